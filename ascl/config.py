@@ -1,0 +1,336 @@
+"""RunConfig: everything that describes one training run, checked before anything starts.
+
+The keys are the same in YAML files, in overrides ("optim.lr=0.03") and in result tables. A config
+is what a user gave, laid over the defaults of a preset for the method and the dataset; `preset:
+paper` follows the paper's text, `preset: code` the authors' released code where it differs.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+
+from ascl.data import DATASETS, DatasetSpec, dataset_spec
+from ascl.faults import Fault, Faulty, of_validation, parse_yaml, read_yaml, suggestion
+
+Tree = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A part of the config: frozen, and strict about unknown keys and wrong types."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+    def inert(self) -> frozenset[str]:
+        """Fields that, as the others stand, cannot change a number: left out of the identity."""
+        return frozenset()
+
+    def numbers(self) -> Tree:
+        """What can change a run's numbers."""
+        return self.model_dump(mode="json", exclude=set(self.inert()))
+
+
+class MethodConfig(Section):
+    """Base of every method's own Config, which stands in its file under `methods/`."""
+
+    name: str
+
+    def faults(self, run: "RunConfig") -> Iterator[Fault]:
+        """What does not go together between the method and the rest of the run."""
+        yield from ()
+
+
+class DataConfig(Section):
+    name: str = "cifar10"
+    root: str = "data"
+    """Folder that holds the datasets; where they lie changes no number."""
+    train_size: int | None = Field(None, ge=2)
+    """Train on a class-balanced subset of this many images; all if absent."""
+    holdout: float = Field(0.0, ge=0, lt=1)
+    """Share of train kept aside for model selection, and scored instead of test."""
+
+    def inert(self) -> frozenset[str]:
+        return frozenset({"root"})
+
+
+class AugmentConfig(Section):
+    query: Literal["weak", "strong"] = "strong"
+    """View of the online encoder."""
+    key: Literal["weak", "strong"] = "weak"
+    """View of the momentum encoder, and so of the bank."""
+    strength: float = Field(0.8, ge=0, le=2)
+    """Colour distortion s: brightness, contrast, saturation 0.8·s, hue 0.2·s."""
+    crop_min: float = Field(0.2, gt=0, le=1)
+    """Smallest crop, as a share of the picture's area."""
+
+    def inert(self) -> frozenset[str]:
+        return frozenset() if "strong" in (self.query, self.key) else frozenset({"strength"})
+
+
+class EncoderConfig(Section):
+    name: Literal["resnet18", "resnet34", "resnet50"] = "resnet18"
+    width: int = Field(64, ge=1)
+    """Channels of the first stage; 64 is the published network, 16 trains on a CPU."""
+    stem: Literal["small", "large"] = "small"
+    """First layer: 3×3 stride 1 for small images, or ImageNet's 7×7 stride 2."""
+    max_pool: bool = False
+    """Keep the stem's max-pool."""
+    bn_splits: int = Field(8, ge=1)
+    """Batch norm in this many groups of the global batch, as if on that many GPUs; 1 is plain."""
+    projector_hidden: int = Field(2048, ge=1)
+    projector_dim: int = Field(128, ge=2)
+
+
+class OptimConfig(Section):
+    lr: float = Field(0.06, gt=0)
+    """Learning rate at batch 256."""
+    lr_scaling: Literal["linear", "none"] = "linear"
+    """`linear` multiplies it by batch_size / 256."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+    warmup_epochs: int = Field(0, ge=0)
+    """Epochs of linear warm-up from 0 before the cosine."""
+    clip_norm: float | None = Field(None, gt=0)
+    """Clip the gradient's norm; off if absent."""
+
+
+class EvalConfig(Section):
+    knn_every: int = Field(1, ge=1)
+    """Online kNN each so many epochs, and after the last."""
+    knn_k: int = Field(200, ge=1)
+    knn_temperature: float = Field(0.1, gt=0)
+    probe: Literal["none", "paper", "cached"] = "paper"
+    """Linear probe after the last epoch: `paper` on augmented views, `cached` on fixed features."""
+    probe_epochs: int = Field(100, ge=1)
+
+    def inert(self) -> frozenset[str]:
+        return frozenset({"probe_epochs"}) if self.probe == "none" else frozenset()
+
+
+class RuntimeConfig(Section):
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = True
+    compile: bool = False
+    """torch.compile the encoders."""
+    device: str = "auto"
+    """`auto` is the GPU if there is one; where a run is computed is not part of its identity."""
+
+    def inert(self) -> frozenset[str]:
+        return frozenset({"device"})
+
+
+class RunConfig(Section):
+    """One run, whole. Make it with `RunConfig.of`, which fills in what the preset says."""
+
+    preset: Literal["paper", "code"] = "paper"
+    seed: int = Field(0, ge=0, lt=2**31)
+    epochs: int = Field(200, ge=1)
+    batch_size: int = Field(256, ge=2)
+    """Images per step, over all ranks together."""
+    method: SerializeAsAny[MethodConfig]
+    data: DataConfig
+    augment: AugmentConfig
+    encoder: EncoderConfig
+    optim: OptimConfig
+    eval: EvalConfig
+    runtime: RuntimeConfig
+    given: Tree = Field(default_factory=dict, exclude=True, repr=False)
+    """What the user said, so that an override of the preset leaves it standing."""
+
+    SECTIONS: ClassVar[tuple[str, ...]] = (
+        *("method", "data", "augment", "encoder", "optim", "eval", "runtime"),
+    )
+
+    @classmethod
+    def of(cls, given: object) -> Self:
+        """The config that a user's mapping means; raises `Faulty` with everything wrong in it."""
+        if not isinstance(given, Mapping):
+            raise Faulty([Fault("", f"a config must be a mapping of keys, got {given!r}")])
+        tree: Tree = {str(k): _copy(v) for k, v in given.items()}
+        faults: list[Fault] = []
+        for name in cls.SECTIONS:
+            if tree.get(name) is None:
+                tree[name] = {}
+            if not isinstance(tree[name], dict):
+                faults.append(Fault(name, f"must be a mapping of keys, got {tree[name]!r}"))
+                tree[name] = {}
+        known = {"preset", "seed", "epochs", "batch_size", *cls.SECTIONS}
+        for key in tree.keys() - known:
+            faults.append(Fault(key, f"no such field{suggestion(key, known)}"))
+        method, dataset = _named(tree, faults)
+        preset = tree.get("preset", "paper")
+        defaults = preset_defaults(preset, dataset)
+        merged = merge(merge(defaults, method.defaults(preset, dataset)), tree)
+        merged["method"]["name"], merged["data"]["name"] = method.name, dataset.name
+        models: dict[str, type[Section]] = {
+            name: method.config if name == "method" else cls.model_fields[name].annotation  # type: ignore[misc]
+            for name in cls.SECTIONS
+        }
+        sections: dict[str, Section] = {}
+        for name, model in models.items():
+            try:
+                sections[name] = model.model_validate(merged[name])
+            except ValidationError as error:
+                faults += of_validation(error, name, model)
+        top = {k: v for k, v in merged.items() if k in known and k not in cls.SECTIONS}
+        try:
+            config = cls.model_validate({**top, **sections, "given": dict(given)})
+        except ValidationError as error:
+            faults += [f for f in of_validation(error, "", cls) if f.key not in cls.SECTIONS]
+        else:
+            if not faults:
+                faults += config._faults_between_sections()
+                if not faults:
+                    return config
+        raise Faulty(faults)
+
+    def _faults_between_sections(self) -> Iterator[Fault]:
+        batch, splits = self.batch_size, self.encoder.bn_splits
+        if batch % splits:
+            near = [n for n in (batch - batch % splits, batch + splits - batch % splits) if n > 1]
+            yield Fault(
+                "batch_size",
+                "the batch must be a multiple of the BN groups, "
+                f"got batch_size={batch}, bn_splits={splits}; try {' or '.join(map(str, near))}",
+            )
+        elif batch // splits < 2:
+            yield Fault(
+                "encoder.bn_splits",
+                "each BN group needs at least 2 images, "
+                f"got batch_size={batch}, bn_splits={splits}; try {max(1, batch // 2)} or fewer",
+            )
+        if self.data.train_size is not None and batch > self.data.train_size:
+            yield Fault(
+                "batch_size",
+                "a batch cannot be larger than the training set, "
+                f"got batch_size={batch}, data.train_size={self.data.train_size}",
+            )
+        if self.optim.warmup_epochs >= self.epochs:
+            yield Fault(
+                "optim.warmup_epochs",
+                "warm-up must end before the run does, "
+                f"got warmup_epochs={self.optim.warmup_epochs}, epochs={self.epochs}",
+            )
+        yield from self.method.faults(self)
+
+    def identity(self) -> str:
+        """A stable hash of what can change this run's numbers.
+
+        The preset itself is not part of it: it is wholly spelled out in the other values, so that
+        two ways of saying one run are one run.
+        """
+        numbers: Tree = {"seed": self.seed, "epochs": self.epochs, "batch_size": self.batch_size}
+        numbers |= {name: getattr(self, name).numbers() for name in self.SECTIONS}
+        text = json.dumps(numbers, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_yaml(self) -> str:
+        """Every value, as a file that `load_config` reads back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:
+    """What a preset says of everything but the method: the paper's text, or the released code."""
+    large = dataset.streams
+    tree: Tree = {
+        "method": {},
+        "data": {},
+        "augment": {"strength": 0.8},
+        "encoder": {
+            "name": "resnet50" if large else "resnet18",
+            "stem": "large" if large else "small",
+            "max_pool": large,
+        },
+        "optim": {"lr": 0.06, "lr_scaling": "linear", "weight_decay": 1e-4, "warmup_epochs": 0},
+        "eval": {},
+        "runtime": {},
+    }
+    if preset == "code":
+        tree["augment"] = {"strength": 0.5}
+        tree["encoder"]["max_pool"] = large or dataset.name in ("stl10", "tiny_imagenet")
+        tree["optim"] = {"lr": 0.03, "lr_scaling": "none", "weight_decay": 5e-4, "warmup_epochs": 5}
+    return tree
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`over` laid over `under`, key by key, at every depth."""
+    out: Tree = {key: _copy(value) for key, value in under.items()}
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
+            out[key] = merge(out[key], value)
+        else:
+            out[key] = _copy(value)
+    return out
+
+
+def _copy(value: Any) -> Any:
+    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _named(tree: Tree, faults: list[Fault]) -> tuple[Any, DatasetSpec]:
+    """The method and dataset a tree names; an unknown name is a fault and the default stands in."""
+    from ascl.methods import load_method  # methods import this module for their Config
+
+    try:
+        method = load_method(tree["method"].get("name", "moco"))
+    except ValueError as error:
+        faults.append(Fault("method.name", str(error)))
+        method = load_method("moco")
+        tree["method"] = {}  # its other keys belong to a method we do not know
+    try:
+        dataset = dataset_spec(str(tree["data"].get("name", "cifar10")))
+    except ValueError as error:
+        faults.append(Fault("data.name", str(error)))
+        dataset = DATASETS["cifar10"]
+    return method, dataset
+
+
+def parse_overrides(overrides: Sequence[str]) -> Tree:
+    """["optim.lr=0.03"] → {"optim": {"lr": 0.03}}; values are read as YAML."""
+    tree: Tree = {}
+    faults = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            faults.append(Fault("", f"an override must look like optim.lr=0.03, got {text!r}"))
+            continue
+        try:
+            leaf: Any = parse_yaml(value)[0] if value.strip() else None
+        except Faulty as faulty:
+            faults.append(Fault(key, f"{faulty.faults[0].message}, got {value!r}"))
+            continue
+        for part in reversed(parts):
+            leaf = {part: leaf}
+        tree = merge(tree, leaf)
+    if faults:
+        raise Faulty(faults)
+    return tree
+
+
+def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The config with some keys changed; values that a preset gave follow a change of preset."""
+    return RunConfig.of(merge(config.given, parse_overrides(overrides)))
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run's YAML file; every fault names its line."""
+    changes = parse_overrides(overrides)
+    given, lines = read_yaml(path)
+    try:
+        if not isinstance(given, Mapping):
+            raise Faulty([Fault("", f"a config must be a mapping of keys, got {given!r}")])
+        return RunConfig.of(merge(given, changes))
+    except Faulty as faulty:
+        raise faulty.at(str(path), lines) from None

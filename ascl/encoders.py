@@ -1,0 +1,124 @@
+"""Encoders: ResNets with a small-image stem and a width, split batch norm, and heads.
+
+Blocks are torchvision's; what is ours is how they are stacked: torchvision fixes the width at 64.
+"""
+
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from ascl.config import EncoderConfig
+from ascl.distributed import world_size
+
+DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+}
+
+
+class SplitBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm whose statistics are taken in `splits` groups of the batch, as on as many GPUs.
+
+    Running statistics are the mean of the groups'. Works on (N, C) and (N, C, H, W).
+    """
+
+    def __init__(self, num_features: int, *, splits: int = 1) -> None:
+        super().__init__(num_features)
+        self.splits = splits
+
+    def _check_input_dim(self, input: Tensor) -> None:  # the base class leaves this to us
+        pass
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.splits == 1:
+            return super().forward(input)
+        if len(input) % self.splits:
+            raise ValueError(
+                "the batch must be a multiple of the BN groups, "
+                f"got a batch of {len(input)}, {self.splits} groups"
+            )
+        mean, variance = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        means = mean.expand(self.splits, -1).clone()
+        variances = variance.expand(self.splits, -1).clone()
+        momentum = cast(float, self.momentum)
+        # Group by group: slices of the batch stay contiguous in channels-last memory, where the
+        # usual trick of viewing groups as more channels would need a copy.
+        groups = [
+            F.batch_norm(group, m, v, self.weight, self.bias, True, momentum, self.eps)
+            for group, m, v in zip(input.chunk(self.splits), means, variances, strict=True)
+        ]
+        with torch.no_grad():
+            mean.copy_(means.mean(dim=0))
+            variance.copy_(variances.mean(dim=0))
+            cast(Tensor, self.num_batches_tracked).add_(1)
+        return torch.cat(groups)
+
+
+def splits_per_rank(bn_splits: int) -> int:
+    """BN groups on each rank, so that the groups of the global batch are the same on any number.
+
+    With more ranks than groups each rank is a group: statistics never cross ranks.
+    """
+    world = world_size()
+    if bn_splits > world and bn_splits % world:
+        raise ValueError(
+            "the BN groups must divide evenly over the workers, "
+            f"got encoder.bn_splits={bn_splits}, workers={world}"
+        )
+    return max(1, bn_splits // world)
+
+
+class ResNet(nn.Module):
+    """A ResNet without its classifier: images (N, 3, H, W) → features (N, feature_dim)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        norm = partial(SplitBatchNorm, splits=splits_per_rank(config.bn_splits))
+        block, depths = DEPTHS[config.name]
+        width = config.width
+        stem: list[nn.Module] = [
+            nn.Conv2d(3, width, 3, padding=1, bias=False)
+            if config.stem == "small"
+            else nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
+            norm(width),
+            nn.ReLU(inplace=True),
+        ]
+        if config.max_pool:
+            stem.append(nn.MaxPool2d(3, stride=2, padding=1))
+        self.stem = nn.Sequential(*stem)
+        stages: list[nn.Module] = []
+        inputs = width
+        for stage, depth in enumerate(depths):
+            planes = width * 2**stage
+            outputs = planes * block.expansion
+            for i in range(depth):
+                stride = 2 if i == 0 and stage > 0 else 1
+                shortcut = (
+                    nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+                    if stride != 1 or inputs != outputs
+                    else None
+                )
+                stages.append(block(inputs, planes, stride, shortcut, norm_layer=norm))
+                inputs = outputs
+        self.stages = nn.Sequential(*stages)
+        self.feature_dim = inputs
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stages(self.stem(x))
+        return x.mean(dim=(2, 3))
+
+
+def mlp(inputs: int, hidden: int, outputs: int, *, bn_splits: int | None = None) -> nn.Sequential:
+    """A head with one hidden layer: linear, batch norm if `bn_splits` is given, ReLU, linear."""
+    layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
+    if bn_splits is not None:
+        layers.append(SplitBatchNorm(hidden, splits=splits_per_rank(bn_splits)))
+    return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Linear(hidden, outputs))

@@ -1,0 +1,92 @@
+"""MoCo with a relabelling plug-in: `relabel` none is MoCo, ascl is ASCL, then Hard and AHCL.
+
+A strong view is the query, a weak one the key; the bank holds the last keys as negatives, and
+relabelling lets the likely neighbours among them share the key's label.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from ascl.bank import FeatureBank
+from ascl.config import RunConfig
+from ascl.data import DatasetSpec
+from ascl.distributed import gather, share, shuffled_keys
+from ascl.encoders import ResNet, mlp
+from ascl.faults import Fault
+from ascl.losses import bank_logits, info_nce, spread, unit
+from ascl.methods import Batch, Output
+from ascl.momentum import MomentumCopy
+from ascl.relabel import RelabelConfig, soft_labels
+
+VIEWS = ("query", "key")
+BACKPROPS = 1
+EMA = True
+
+
+class Config(RelabelConfig):
+    name: Literal["moco"] = "moco"
+    temperature: float = Field(0.1, gt=0)
+    """τ of the loss."""
+    queue_size: int = Field(4096, ge=2)
+    """n: how many keys the bank holds."""
+    momentum: float = Field(0.99, ge=0, le=1)
+    """m of the momentum encoder."""
+
+    def faults(self, run: RunConfig) -> Iterator[Fault]:
+        yield from self.neighbour_faults(self.queue_size, "keys in the bank")
+
+
+def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
+    if not dataset.streams:
+        return {}
+    momentum = 0.999 if preset == "code" else 0.99
+    return {"method": {"queue_size": 65536, "momentum": momentum}}
+
+
+class MoCo(nn.Module):
+    def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.online = nn.Sequential(encoder, projector)
+        self.target = MomentumCopy(self.online)
+        self.bank = FeatureBank(config.queue_size, dim)
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.online[0]
+
+    def forward(self, batch: Batch) -> Output:
+        config, bank = self.config, self.bank.features
+        # Before the keys are computed: the paper's text does not say; the released code does so.
+        self.target.follow(self.online, config.momentum)
+        query = unit(self.online(batch.views[0]))
+        keys = unit(shuffled_keys(self.target, batch.views[1], batch.shuffle))  # of all ranks
+        key = keys[share(len(keys))]
+        labels, diagnostics = None, {"spread": spread(query)} if batch.diagnose else {}
+        with torch.autocast(query.device.type, enabled=False):
+            if config.relabel != "none":
+                labels, seen = soft_labels(
+                    config,
+                    key @ bank.T,  # eq. 5
+                    batch.labels,
+                    self.bank.classes,
+                    diagnose=batch.diagnose,
+                )
+                diagnostics |= seen
+            loss = info_nce(bank_logits(query, key, bank, config.temperature), labels)
+        return Output(loss, (keys, gather(batch.labels)), diagnostics)
+
+    def after_backward(self, output: Output) -> None:
+        self.bank.enqueue(*output.remember)
+
+
+def build(config: RunConfig) -> MoCo:
+    assert isinstance(config.method, Config)
+    encoder = ResNet(config.encoder)
+    dim = config.encoder.projector_dim
+    projector = mlp(encoder.feature_dim, config.encoder.projector_hidden, dim)
+    return MoCo(config.method, encoder, projector, dim)

@@ -1,0 +1,264 @@
+"""Views: random crops and colour distortions of a whole batch at once, on the batch's device.
+
+Every sample has its own random parameters. They are drawn on the CPU from a generator of the
+caller's (`draw_view`), as plain numbers, before any image is touched; applying them (`make_view`)
+is a pure function. So the same seed gives the same views on any device, in any arm of an ablation
+and on any number of ranks: each rank draws for the whole batch and keeps its share.
+
+Shapes: N = batch, C = 3, H × W = stored image, S = side of the view.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+GREY = (0.2989, 0.587, 0.114)  # torchvision's luma weights
+BLUR_SIGMA = (0.1, 2.0)
+BLUR_RADIUS = 6  # three sigmas of the widest blur
+CROP_RATIO = (3 / 4, 4 / 3)
+CROP_TRIES = 10  # candidates per crop before the whole picture is taken, as in torchvision
+# Samples in work at once on a CPU: what 128 views of 32 × 32 need in between stays in cache.
+CPU_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class ViewSpec:
+    """What a view is: `weak` is crop and flip, `strong` adds jitter, grey and blur."""
+
+    kind: str
+    size: int
+    crop_min: float = 0.2
+    strength: float = 0.8
+    """Colour distortion: brightness, contrast, saturation 0.8·s and hue 0.2·s, as in SimCLR."""
+    jitter_share: float = 0.8
+    grey_share: float = 0.2
+    blur_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class ViewDraw:
+    """The random numbers behind a batch of views, all on the CPU; row i belongs to sample i."""
+
+    crop: Tensor  # (N, CROP_TRIES, 2) area share and log aspect ratio of each candidate
+    place: Tensor  # (N, 2) where the crop sits, in [0, 1)
+    flip: Tensor  # (N,) bool
+    jitter: Tensor  # (N,) bool
+    factor: Tensor  # (N, 3) brightness, contrast, saturation
+    hue: Tensor  # (N,) shift in turns
+    order: Tensor  # (N, 4) a permutation of 0 brightness, 1 contrast, 2 saturation, 3 hue
+    grey: Tensor  # (N,) bool
+    sigma: Tensor  # (N,) blur width in pixels; 0 = not blurred
+
+    def __getitem__(self, part: slice | Tensor) -> "ViewDraw":
+        return ViewDraw(*(getattr(self, f.name)[part] for f in fields(self)))
+
+
+def draw_view(spec: ViewSpec, count: int, generator: torch.Generator) -> ViewDraw:
+    """Draw the parameters of `count` views; the numbers drawn do not depend on the spec's values.
+
+    That is what pairs arms: two runs that differ in `strength` see the same crops, and the larger
+    distortion is the smaller one scaled.
+    """
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(count, *shape, generator=generator)
+
+    crop = uniform(CROP_TRIES, 2)
+    area = spec.crop_min + (1 - spec.crop_min) * crop[..., 0]
+    low, high = (math.log(r) for r in CROP_RATIO)
+    log_ratio = low + (high - low) * crop[..., 1]
+    place, flip, jitter = uniform(2), uniform() < 0.5, uniform() < spec.jitter_share
+    reach = 0.8 * spec.strength
+    least = max(0.0, 1 - reach)  # torchvision cuts the range at 0, it does not mirror it
+    factor = least + (1 + reach - least) * uniform(3)
+    hue = 0.2 * spec.strength * (2 * uniform() - 1)
+    order = uniform(4).argsort(dim=1)
+    grey, blur = uniform() < spec.grey_share, uniform() < spec.blur_share
+    sigma = (BLUR_SIGMA[0] + (BLUR_SIGMA[1] - BLUR_SIGMA[0]) * uniform()) * blur
+    return ViewDraw(
+        torch.stack((area, log_ratio), dim=-1), place, flip, jitter, factor, hue, order, grey, sigma
+    )
+
+
+def crop_boxes(draw: ViewDraw, height: int, width: int) -> Tensor:
+    """Turn draws into integer boxes (N, 4): top, left, height, width, as RandomResizedCrop does.
+
+    The first candidate that fits inside the picture is taken; if none does, the largest centred
+    box within the allowed aspect ratios.
+    """
+    ratio = draw.crop[..., 1].exp()
+    area = draw.crop[..., 0] * height * width
+    w = (area * ratio).sqrt().round().long()  # (N, tries)
+    h = (area / ratio).sqrt().round().long()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.long().argmax(dim=1, keepdim=True)
+    h, w = h.gather(1, first).squeeze(1), w.gather(1, first).squeeze(1)
+    top = (draw.place[:, 0] * (height - h + 1)).long()
+    left = (draw.place[:, 1] * (width - w + 1)).long()
+    boxes = torch.stack((top, left, h, w), dim=1)
+    whole_h, whole_w = height, width
+    if width / height < CROP_RATIO[0]:
+        whole_h = round(width / CROP_RATIO[0])
+    elif width / height > CROP_RATIO[1]:
+        whole_w = round(height * CROP_RATIO[1])
+    whole = torch.tensor([(height - whole_h) // 2, (width - whole_w) // 2, whole_h, whole_w])
+    return torch.where(fits.any(dim=1, keepdim=True), boxes, whole)
+
+
+def resize_weights(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
+    """Matrices (N, size, source) that resample [start, start + length) of a line to `size` points.
+
+    Bilinear with anti-aliasing: a triangle filter, widened where the crop is larger than the view.
+    As a matrix product the resize is exact, needs no gather, and takes the flip for free.
+    """
+    scale = (length / size).view(-1, 1, 1)
+    support = scale.clamp(min=1.0)
+    out = torch.arange(size, device=start.device).view(1, -1, 1)
+    points = torch.arange(source, device=start.device).view(1, 1, -1)
+    begin, end = start.view(-1, 1, 1), (start + length).view(-1, 1, 1)
+    centre = begin + (out + 0.5) * scale
+    weight = (1 - ((points + 0.5 - centre) / support).abs()).clamp(min=0)
+    # What lies outside the crop has no say, even where the picture goes on: the crop comes first.
+    weight = weight * ((points >= begin) & (points < end))
+    return weight / weight.sum(dim=2, keepdim=True)
+
+
+def blur_weights(sigma: Tensor, size: int) -> Tensor:
+    """Matrices (N, size, size) of a Gaussian blur with mirrored borders."""
+    if size <= BLUR_RADIUS:
+        raise ValueError(f"a blurred view must be larger than {BLUR_RADIUS} pixels, got {size}")
+    offset = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=sigma.device)
+    kernel = torch.softmax(-0.5 * (offset / sigma.view(-1, 1)) ** 2, dim=1)  # (N, taps)
+    target = torch.arange(size, device=sigma.device).view(-1, 1) + offset
+    target = target.abs()  # mirror at the left edge
+    target = torch.where(target >= size, 2 * (size - 1) - target, target)  # and at the right
+    weights = sigma.new_zeros(sigma.shape[0], size, size)
+    index = target.expand(sigma.shape[0], -1, -1)
+    return weights.scatter_add_(2, index, kernel.unsqueeze(1).expand_as(index))
+
+
+def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """rows @ image @ columnsᵀ for every channel of every image."""
+    n, c, h, w = images.shape
+    size_h, size_w = rows.shape[1], columns.shape[1]
+    wide = torch.bmm(images.reshape(n, c * h, w), columns.transpose(1, 2)).view(n, c, h, size_w)
+    return torch.matmul(rows.unsqueeze(1), wide).view(n, c, size_h, size_w)
+
+
+def grey_of(images: Tensor) -> Tensor:
+    """Luma (N, 1, H, W)."""
+    red, green, blue = images.unbind(dim=1)
+    return (GREY[0] * red).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2]).unsqueeze(1)
+
+
+def shift_hue_(images: Tensor, turns: Tensor) -> Tensor:
+    """Turn the hue of RGB images in [0, 1] by `turns` (N,), in HSV space, in place."""
+    red, green, blue = images.unbind(dim=1)
+    high = torch.maximum(torch.maximum(red, green), blue)
+    low = torch.minimum(torch.minimum(red, green), blue)
+    chroma = high - low
+    safe = torch.where(chroma == 0, 1.0, chroma)
+    # Hue in sixths of a turn, by which channel is the highest; ties as in torchvision.
+    hue = torch.where(
+        high == red,
+        (green - blue).div_(safe),
+        torch.where(
+            high == green, (blue - red).div_(safe).add_(2), (red - green).div_(safe).add_(4)
+        ),
+    )
+    hue.add_(6 * turns.view(-1, 1, 1))
+    # Channel n of HSV → RGB is high − chroma·clamp(min(k, 4 − k), 0, 1), k = (n + hue) mod 6.
+    for channel, n in zip((red, green, blue), (5, 3, 1), strict=True):
+        k = (hue + n).remainder_(6)
+        torch.minimum(k, 4 - k, out=k)
+        channel.copy_(torch.addcmul(high, chroma, k.clamp_(0, 1), value=-1))
+    return images
+
+
+def distort(images: Tensor, draw: ViewDraw) -> Tensor:
+    """Colour jitter: brightness, contrast, saturation and hue, each sample in its own order.
+
+    Brightness, contrast and saturation are one formula, f·x + (1 − f)·reference, with the reference
+    black, the mean grey and the grey itself; so each of three rounds is one pass over the batch,
+    whatever op each sample is at. The samples are sorted by when their hue is due, which makes
+    the hue a pass over four contiguous quarters.
+    """
+    due = draw.order.eq(3).long().argmax(dim=1)  # (N,) the hue's place among the four
+    by_due = due.argsort()
+    bounds = [0, *torch.bincount(due, minlength=4).cumsum(0).tolist()]
+    order = draw.order[by_due]
+    blends = order[order != 3].view(-1, 3)  # the other three in their order
+    factors = draw.factor[by_due].gather(1, blends)
+    device = images.device
+    hue, factors, blends = draw.hue[by_due].to(device), factors.to(device), blends.to(device)
+    images = images[by_due.to(device)]
+    for turn in range(4):
+        now = slice(bounds[turn], bounds[turn + 1])
+        shift_hue_(images[now], hue[now])
+        if turn == 3:
+            break
+        op = blends[:, turn].view(-1, 1, 1, 1)
+        f = factors[:, turn].view(-1, 1, 1, 1)
+        grey = grey_of(images)
+        reference = (1 - f) * torch.where(
+            op == 2, grey, grey.mean(dim=(2, 3), keepdim=True) * (op == 1)
+        )
+        images.mul_(f).add_(reference).clamp_(0, 1)
+    return images[by_due.argsort().to(device)]
+
+
+def crop_views(images: Tensor, draw: ViewDraw, spec: ViewSpec) -> Tensor:
+    """Crop, resize and flip uint8 images (N, 3, H, W) to floats (N, 3, S, S) in [0, 1]."""
+    height, width = images.shape[-2:]
+    boxes = crop_boxes(draw, height, width).to(images.device)
+    top, left, h, w = boxes.unbind(dim=1)
+    rows = resize_weights(top, h, height, spec.size)
+    columns = resize_weights(left, w, width, spec.size) / 255
+    columns = torch.where(draw.flip.to(images.device).view(-1, 1, 1), columns.flip(1), columns)
+    return resample(images.float(), rows, columns)
+
+
+def colour_views(images: Tensor, draw: ViewDraw) -> Tensor:
+    """Jitter, grey and blur floats in [0, 1]; the crop is done before, here or on a worker."""
+    device = images.device
+    jittered = draw.jitter.nonzero().squeeze(1)
+    if len(jittered):
+        images[jittered.to(device)] = distort(images[jittered.to(device)], draw[jittered])
+    greyed = draw.grey.nonzero().squeeze(1).to(device)
+    if len(greyed):
+        images[greyed] = grey_of(images[greyed]).expand(-1, 3, -1, -1)
+    blurred = draw.sigma.nonzero().squeeze(1)
+    if len(blurred):
+        weights = blur_weights(draw.sigma[blurred].to(device), images.shape[-1])
+        blurred = blurred.to(device)
+        images[blurred] = resample(images[blurred], weights, weights)
+    return images
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(x − mean) / std per channel, in channels-last memory, which convolutions prefer."""
+    images = images.contiguous(memory_format=torch.channels_last)
+    return images.sub_(mean.view(1, -1, 1, 1)).div_(std.view(1, -1, 1, 1))
+
+
+def finish_view(
+    images: Tensor, draw: ViewDraw, spec: ViewSpec, mean: Tensor, std: Tensor
+) -> Tensor:
+    """Colour and normalise views that are cropped already; may overwrite them."""
+    if spec.kind == "strong":
+        images = colour_views(images, draw)
+    return normalise(images, mean, std)
+
+
+def make_view(images: Tensor, draw: ViewDraw, spec: ViewSpec, mean: Tensor, std: Tensor) -> Tensor:
+    """The view (N, 3, S, S) of uint8 images (N, 3, H, W) that `draw` describes, normalised."""
+    step = CPU_CHUNK if images.device.type == "cpu" else max(1, len(images))
+    parts = [slice(start, start + step) for start in range(0, len(images), step)]
+    return torch.cat(
+        [
+            finish_view(crop_views(images[part], draw[part], spec), draw[part], spec, mean, std)
+            for part in parts
+        ]
+    )

@@ -1,0 +1,191 @@
+"""The command line; the only file that prints and exits. stdout is data, stderr is talk.
+
+Commands import what they need when they run: `--help` loads neither torch nor ray.
+"""
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ascl_sweep import __version__
+
+if TYPE_CHECKING:
+    from ascl.train import EpochMetrics, Run
+
+BAD_INPUT, RUN_FAILED, NO_RESOURCES, INTERRUPTED = 2, 1, 4, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Ablations and hyperparameter sweeps for self-supervised learning.",
+)
+talk = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point of the `ascl-sweep` script."""
+    app()
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say what is wrong, one sentence a line, and exit."""
+    talk.print(f"[bold red]error:[/] {escape(message)}")
+    raise typer.Exit(code)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn what a user or a machine can cause into a sentence and an exit code."""
+    try:
+        yield
+    except ValueError as error:  # our own checks: config, data, checkpoint
+        fail(str(error), BAD_INPUT)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        fail(f"{where}{error.strerror or error}", NO_RESOURCES)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ascl-sweep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="The run's YAML file.", metavar="CONFIG.yaml")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Keys to change, e.g. optim.lr=0.03.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/<its id> by default.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each epoch's metrics on stdout, a line each.")
+    ] = False,
+) -> None:
+    """Train one run; called again, it goes on where it was."""
+    with sentences():
+        from ascl.checkpoint import train_in
+        from ascl.config import load_config
+        from ascl.train import Diverged, build
+
+        settings = load_config(config, overrides or [])
+        folder = out or Path("runs") / settings.identity()
+        command = ["ascl-sweep", "train", str(config), *(overrides or []), "--out", str(folder)]
+        run = None
+        try:
+            with interruptible(), talk.status("reading data …"):
+                run = build(settings)
+            with interruptible(), _bar() as bar:
+                task = bar.add_task("epoch", total=settings.epochs * run.steps_per_epoch)
+
+                def show(step: int, steps: int) -> None:
+                    done = run.epoch * steps + step
+                    bar.update(task, completed=done, description=f"epoch {run.epoch + 1}")
+
+                talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}")
+                for metrics in train_in(run, folder, show):
+                    bar.print(_epoch_line(metrics, settings.epochs))
+                    if as_json:
+                        typer.echo(json.dumps(asdict(metrics)))
+        except KeyboardInterrupt:
+            talk.print(f"interrupted; {_kept(run)}. Go on with:\n  {shlex.join(command)}")
+            raise typer.Exit(INTERRUPTED) from None
+        except Diverged as error:
+            fail(str(error), RUN_FAILED)
+        talk.print(_summary(run))
+
+
+@app.command()
+def fetch(
+    dataset: Annotated[str, typer.Argument(help="Name of the dataset.")],
+    root: Annotated[Path, typer.Option(help="Folder that holds the datasets.")] = Path("data"),
+) -> None:
+    """Download a dataset and check it."""
+    with sentences():
+        from ascl.data import fetch as fetch_data
+
+        fetch_data(dataset, root)
+        talk.print(f"{dataset} is in {escape(str(root))}")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a polite kill (SIGTERM) end things as Ctrl-C does."""
+
+    def interrupt(signum: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+        console=talk,
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f}%"
+
+
+def _epoch_line(metrics: "EpochMetrics", epochs: int) -> str:
+    parts = [
+        f"epoch {metrics.epoch:>{len(str(epochs))}}/{epochs}",
+        f"loss {metrics.loss:.4f}",
+        f"kNN {_percent(metrics.knn_top1)}",
+    ]
+    if metrics.confidence is not None:
+        parts.append(f"confidence {metrics.confidence:.3f}")
+    if metrics.purity is not None:
+        parts.append(f"purity {_percent(metrics.purity)}")
+    parts.append(f"{metrics.images_per_second:,.0f} images/s")
+    return "  ".join(parts)
+
+
+def _kept(run: "Run | None") -> str:
+    if run is None or not run.epoch:
+        return "no epoch was finished"
+    return f"{run.epoch} of {run.config.epochs} epochs are kept"
+
+
+def _summary(run: "Run") -> str:
+    last = run.history[-1]
+    parts = [f"kNN {_percent(last.knn_top1)}"]
+    if last.probe_top1 is not None:
+        best = _percent(last.probe_best_top1)
+        parts.append(f"linear probe {_percent(last.probe_top1)} (best epoch {best})")
+    seconds = sum(m.train_seconds + m.eval_seconds for m in run.history)
+    scores = f"{', '.join(parts)} on {run.data.scored}"
+    return f"done: {scores}, after {last.epoch} epochs in {seconds:.0f} s"

@@ -1,0 +1,92 @@
+"""From stored images to batches: memory and disk alike."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional as TF
+
+from ascl.batches import Pixels, plain_batches, training_batches
+from ascl.data import DATASETS, ImageFiles, Images
+from ascl.views import ViewSpec
+
+CPU = torch.device("cpu")
+
+
+def pixels(size: int = 32) -> Pixels:
+    return Pixels(CPU, size, torch.tensor([0.5] * 3), torch.tensor([0.25] * 3))
+
+
+def smooth(n: int, side: int) -> torch.Tensor:
+    x = torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.nn.functional.interpolate(x, (side, side), mode="bicubic").clamp(0, 1)
+    return (x * 255).to(torch.uint8)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> tuple[Images, ImageFiles]:
+    """The same pictures in memory and on disk."""
+    pictures, labels = smooth(12, 48), torch.arange(12) % 3
+    paths = []
+    for i, picture in enumerate(pictures):
+        paths.append(str(tmp_path / f"{i}.png"))
+        TF.to_pil_image(picture).save(paths[-1])
+    return Images(pictures, labels), ImageFiles(tuple(paths), labels)
+
+
+def views(
+    images: Images | ImageFiles, kinds: tuple[str, ...] = ("strong", "weak")
+) -> list[torch.Tensor]:
+    steps = torch.arange(12).view(3, 4)
+    generators = [torch.Generator().manual_seed(i) for i in range(len(kinds))]
+    specs = [ViewSpec(kind, 32) for kind in kinds]
+    batches = list(training_batches(images, list(steps), specs, generators, pixels()))
+    assert torch.cat([y for _, y in batches]).equal(torch.arange(12) % 3)
+    return [torch.cat(parts) for parts in zip(*(x for x, _ in batches), strict=True)]
+
+
+def test_pictures_on_disk_give_the_views_of_pictures_in_memory(
+    both: tuple[Images, ImageFiles],
+) -> None:
+    for memory, disk in zip(views(both[0]), views(both[1]), strict=True):
+        # Crops from disk are rounded to 8 bits before the colours: a level or two of 255, times 4.
+        assert (memory - disk).abs().mean() < 0.02
+        assert (memory - disk).abs().max() < 0.4
+
+
+def test_a_view_does_not_depend_on_how_many_others_there_are(
+    both: tuple[Images, ImageFiles],
+) -> None:
+    assert views(both[0], ("strong",))[0].equal(views(both[0], ("strong", "weak"))[0])
+
+
+def test_plain_pictures_are_whole_normalised_and_in_order() -> None:
+    pictures = smooth(300, 32)
+    out = torch.cat(list(plain_batches(Images(pictures, torch.zeros(300).long()), pixels())))
+    torch.testing.assert_close(out, (pictures.float() / 255 - 0.5) / 0.25)
+
+
+def test_plain_pictures_of_another_size_are_resized() -> None:
+    images = Images(smooth(3, 96), torch.zeros(3).long())
+    assert next(plain_batches(images, pixels(64))).shape == (3, 3, 64, 64)
+
+
+def test_plain_pictures_from_disk_are_the_centre(both: tuple[Images, ImageFiles]) -> None:
+    (batch,) = plain_batches(both[1], pixels(32))
+    assert batch.shape == (12, 3, 32, 32)
+    picture = Image.open(both[1].paths[5])
+    expected = TF.to_tensor(TF.center_crop(TF.resize(picture, 37), [32, 32]))
+    torch.testing.assert_close(batch[5], (expected - 0.5) / 0.25)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.JPEG"
+    path.write_bytes(b"\xff\xd8 not a picture")
+    files = ImageFiles((str(path),), torch.zeros(1).long())
+    with pytest.raises(ValueError, match=r"bad\.JPEG cannot be decoded"):
+        list(plain_batches(files, pixels()))
+
+
+def test_pixels_follow_the_dataset() -> None:
+    assert Pixels.of(DATASETS["stl10"], CPU).size == 64

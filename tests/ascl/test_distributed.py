@@ -1,0 +1,150 @@
+"""Two ranks of b/2 are one rank of b: bank, loss, gradients, running statistics and scores.
+
+All of it in one pair of processes, since starting them is what costs; each law is its own test.
+BN included: `encoder.bn_splits` counts groups of the global batch, whatever rank they are on.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from ascl.checkpoint import restore, save
+from ascl.config import RunConfig
+from ascl.distributed import gather_uneven, rank, share, world_size
+from ascl.encoders import splits_per_rank
+from ascl.train import Run, build, train
+from tests.conftest import SYSTEMS, tiny
+from tests.processes import on_ranks
+
+SPLITS = {"moco": 4, "byol": 2}
+
+
+def config(system: str) -> RunConfig:
+    splits = SPLITS[str(SYSTEMS[system]["name"])]
+    return tiny(
+        system, epochs=1, encoder={"bn_splits": splits}, eval={"probe": "cached", "probe_epochs": 2}
+    )
+
+
+def first_gradients(run: Run) -> dict[str, torch.Tensor]:
+    """Train one epoch and keep the gradients of its first step."""
+    kept: dict[str, torch.Tensor] = {}
+    step = run.optimiser.step
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        if not kept:
+            kept.update(
+                {n: p.grad.clone() for n, p in run.method.named_parameters() if p.grad is not None}
+            )
+        return step(*args, **kwargs)
+
+    run.optimiser.step = watch  # type: ignore[method-assign]
+    list(train(run))
+    return kept
+
+
+def everything() -> dict[str, Any]:
+    """What this rank sees, for every system."""
+    seen: dict[str, Any] = {}
+    for system in SYSTEMS:
+        run = build(config(system))
+        gradients = first_gradients(run)
+        last = run.history[-1]
+        seen[system] = {
+            "gradients": gradients,
+            "state": run.method.state_dict(),
+            "loss": last.loss,
+            "knn": last.knn_top1,
+            "probe": last.probe_top1,
+            "spread": last.spread,
+        }
+    seen["uneven"] = gather_uneven(torch.arange(7)[share(7)], 7)
+    try:
+        splits_per_rank(3 * world_size() // 2)
+    except ValueError as error:
+        seen["splits"] = str(error)
+    try:
+        build(tiny("moco", batch_size=15, encoder={"bn_splits": 3}))
+    except ValueError as error:
+        seen["batch"] = str(error)
+    try:
+        diverging = build(tiny("moco", encoder={"bn_splits": 2}, optim={"lr": 1e30}))
+        list(train(diverging))
+    except RuntimeError as error:
+        seen["diverged"] = str(error)
+    seen["rank"] = rank()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def one() -> dict[str, Any]:
+    return everything()
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    return on_ranks(2, everything)
+
+
+def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=tolerance, rtol=tolerance, msg=name)
+
+
+def test_two_ranks_agree_with_each_other_to_the_bit(system: str, two: list[dict[str, Any]]) -> None:
+    left, right = (seen[system] for seen in two)
+    assert all(left["state"][k].equal(right["state"][k]) for k in left["state"])
+    assert all(left["gradients"][k].equal(right["gradients"][k]) for k in left["gradients"])
+    for score in ("loss", "knn", "probe"):
+        assert left[score] == right[score]
+
+
+def test_two_ranks_have_the_gradients_of_one(
+    system: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    close(two[0][system]["gradients"], one[system]["gradients"], 1e-4)
+
+
+def test_two_ranks_have_the_loss_and_the_score_of_one(
+    system: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    assert two[0][system]["loss"] == pytest.approx(one[system]["loss"], rel=1e-4)
+    assert two[0][system]["knn"] == pytest.approx(one[system]["knn"], abs=1 / 16)
+    assert two[0][system]["probe"] == pytest.approx(one[system]["probe"], abs=2 / 16)
+
+
+def test_two_ranks_have_the_weights_bank_and_statistics_of_one(
+    system: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    # After four steps rounding has grown, not more; the order of a bank's rows is the same.
+    state = {k: v for k, v in two[0][system]["state"].items()}
+    close(state, one[system]["state"], 5e-3)
+    if "bank.classes" in state:
+        assert state["bank.classes"].equal(one[system]["state"]["bank.classes"])
+
+
+def test_uneven_shares_come_back_in_order(two: list[dict[str, Any]]) -> None:
+    assert all(seen["uneven"].equal(torch.arange(7)) for seen in two)
+    assert [seen["rank"] for seen in two] == [0, 1]
+
+
+def test_what_does_not_divide_over_the_workers_gets_a_sentence(two: list[dict[str, Any]]) -> None:
+    assert two[0]["splits"] == (
+        "the BN groups must divide evenly over the workers, got encoder.bn_splits=3, workers=2"
+    )
+    assert "got batch_size=15, workers=2; try 14" in two[0]["batch"]
+
+
+def test_every_rank_sees_a_divergence(two: list[dict[str, Any]]) -> None:
+    assert two[0]["diverged"] == two[1]["diverged"]
+    assert "diverged: the loss became nan at step" in two[0]["diverged"]
+
+
+def test_one_checkpoint_fits_any_number_of_ranks(tmp_path: Any) -> None:
+    # Written by one rank, a state has no trace of how many there were.
+    run = build(config("ascl"))
+    save(run, tmp_path / "checkpoint.pt")
+    restore(run, tmp_path / "checkpoint.pt")
+    assert not any(name.startswith("module.") for name in run.method.state_dict())

@@ -1,0 +1,100 @@
+"""Laws of the embedded dataset."""
+
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascl import shapes
+from ascl.shapes import CLASSES, SIZE, render, render_at
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_images_are_bytes_and_the_classes_take_turns(split: str) -> None:
+    images, labels = render(33, split=split)
+    assert images.shape == (33, 3, SIZE, SIZE) and images.dtype == torch.uint8
+    assert images.is_contiguous() and labels.dtype == torch.int64
+    assert labels.tolist() == [i % len(CLASSES) for i in range(33)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(count=st.integers(0, 600), more=st.integers(0, 600))
+def test_a_shorter_rendering_is_a_prefix_of_a_longer_one(count: int, more: int) -> None:
+    short, long = render(count, split="train"), render(count + more, split="train")
+    assert all(a.equal(b[:count]) for a, b in zip(short, long, strict=True))
+
+
+@settings(deadline=None, max_examples=20)
+@given(places=st.lists(st.integers(0, 599), max_size=40))
+def test_an_image_does_not_depend_on_its_company(places: list[int]) -> None:
+    chosen = torch.tensor(places, dtype=torch.int64)
+    some, all_of_them = render_at(chosen, split="test"), render(600, split="test")
+    assert all(a.equal(b[chosen]) for a, b in zip(some, all_of_them, strict=True))
+
+
+def test_rendering_neither_reads_nor_moves_the_state_of_the_run() -> None:
+    torch.manual_seed(1)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    first = render(20, split="train")[0]
+    assert torch.get_rng_state().equal(before) and torch.get_num_threads() == threads
+    torch.manual_seed(2)
+    assert render(20, split="train")[0].equal(first)
+
+
+def test_no_image_occurs_twice_in_or_across_the_splits() -> None:
+    images = torch.cat([render(1000, split=split)[0] for split in ("train", "test")])
+    assert len({image.numpy().tobytes() for image in images}) == 2000
+
+
+def test_an_unknown_split_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="no split named 'val'; there are: train, test"):
+        render(1, split="val")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_outline_is_a_distance_and_fits_the_unit_circle(name: str) -> None:
+    axis = torch.linspace(-1.5, 1.5, 301, dtype=torch.float64)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    distance = shapes._OUTLINES[name](x, y)
+    assert (distance[torch.hypot(x, y) > 1.2] > 0).all()
+    assert (distance < 0).double().mean() > 0.05
+    # Never steeper than a distance, or edges would be jagged.
+    steps = torch.cat([distance.diff(dim=0).flatten(), distance.diff(dim=1).flatten()])
+    assert steps.abs().max() <= 0.01 + 1e-6
+
+
+def test_every_picture_shows_its_shape_large_and_in_contrast() -> None:
+    factors = torch.rand(500, 5, generator=torch.Generator().manual_seed(0))
+    cover = shapes._cover(torch.arange(500) % len(CLASSES), factors)
+    assert cover.min() == 0 and cover.max() == 1
+    assert cover.mean((1, 2, 3)).min() > 0.04
+    background, foreground = shapes._colours(factors)
+    assert (foreground - background).mean(1).abs().min() > 0.1
+
+
+def test_colour_says_nothing_of_the_class() -> None:
+    images, labels = render(5000, split="train")
+    means = images.float().mean((2, 3))
+    by_class = torch.stack([means[labels == label].mean(0) for label in range(len(CLASSES))])
+    # Far below the spread within a class, which is about 50 of 255.
+    assert by_class.std(0).max() < 0.2 * means.std(0).min()
+
+
+def test_neighbours_in_raw_pixels_are_poor_guides() -> None:
+    (bank, known), (queries, truth) = render(5000, split="train"), render(500, split="test")
+    mean = bank.float().mean()
+    bank_features, features = (F.normalize(x.float().sub(mean).flatten(1)) for x in (bank, queries))
+    nearest = (features @ bank_features.T).topk(20).indices
+    guess = known[nearest].mode().values
+    assert 0.1 < (guess == truth).float().mean() < 0.4
+
+
+def test_the_whole_dataset_is_drawn_within_five_seconds() -> None:
+    # CPU time, so that a busy machine does not fail it; about half a second when written.
+    start = time.process_time()
+    render(10_000, split="train")
+    render(2_000, split="test")
+    assert time.process_time() - start < 5

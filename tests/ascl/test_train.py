@@ -1,0 +1,200 @@
+"""Laws of a run: reproducible, paired across arms, resumable to the bit, and honest about NaN."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascl.checkpoint import restore, save
+from ascl.config import RunConfig
+from ascl.train import Diverged, EpochMetrics, Run, build, pick_device, train
+from tests.conftest import tiny
+
+
+def trained(config: RunConfig) -> Run:
+    run = build(config)
+    for _ in train(run):
+        pass
+    return run
+
+
+def numbers(metrics: EpochMetrics) -> EpochMetrics:
+    """What must be equal: all but the times."""
+    return replace(metrics, train_seconds=0, eval_seconds=0, images_per_second=0)
+
+
+def same_state(a: Run, b: Run) -> bool:
+    left, right = a.method.state_dict(), b.method.state_dict()
+    return left.keys() == right.keys() and all(left[k].equal(right[k]) for k in left)
+
+
+def test_a_run_is_reproducible_to_the_bit(system: str) -> None:
+    a, b = trained(tiny(system)), trained(tiny(system))
+    assert same_state(a, b)
+    assert [numbers(m) for m in a.history] == [numbers(m) for m in b.history]
+
+
+def test_another_seed_is_another_run() -> None:
+    assert not same_state(trained(tiny(epochs=1)), trained(tiny(epochs=1, seed=1)))
+
+
+def test_a_restored_run_takes_the_same_next_steps(system: str, tmp_path: Path) -> None:
+    config = tiny(system, epochs=3)
+    whole = trained(config)
+    first = build(config)
+    next(iter(train(first)))
+    save(first, tmp_path / "checkpoint.pt")
+    second = build(config)
+    torch.manual_seed(99)  # the global stream has no say
+    torch.rand(17)
+    restore(second, tmp_path / "checkpoint.pt")
+    for _ in train(second):
+        pass
+    assert same_state(second, whole)
+    assert [numbers(m) for m in second.history] == [numbers(m) for m in whole.history]
+    left, right = second.optimiser.state_dict()["state"], whole.optimiser.state_dict()["state"]
+    assert all(left[k]["momentum_buffer"].equal(right[k]["momentum_buffer"]) for k in left)
+
+
+def seen_by(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    run = build(config)
+    seen: list[torch.Tensor] = []
+    forward = run.method.forward
+
+    def watch(batch: Any) -> Any:
+        seen.extend(batch.views)
+        return forward(batch)
+
+    monkeypatch.setattr(run.method, "forward", watch)
+    list(train(run))
+    return seen
+
+
+@pytest.mark.parametrize("other", ["moco", "hard", "byol_ascl"])
+def test_arms_with_one_seed_see_the_same_images_in_the_same_views(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = seen_by(tiny("ascl", epochs=1), monkeypatch)
+    b = seen_by(tiny(other, epochs=1), monkeypatch)
+    assert all(x.equal(y) for x, y in zip(a, b, strict=True))
+
+
+def test_arms_with_one_seed_start_from_the_same_weights() -> None:
+    a = build(tiny("ascl", method={"target_temperature": 0.01}))
+    b = build(tiny("ascl", method={"target_temperature": 0.1}))
+    assert same_state(a, b)
+
+
+def test_how_often_knn_is_measured_changes_no_weight() -> None:
+    assert same_state(trained(tiny()), trained(tiny(eval={"knn_every": 2})))
+
+
+def test_knn_comes_when_due_and_after_the_last_epoch() -> None:
+    run = trained(tiny(epochs=5, eval={"knn_every": 2}))
+    assert [m.knn_top1 is not None for m in run.history] == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize("probe", ["paper", "cached"])
+def test_the_probe_comes_after_the_last_epoch(probe: str) -> None:
+    run = trained(tiny(eval={"probe": probe, "probe_epochs": 2}))
+    first, last = run.history
+    assert first.probe_top1 is None
+    assert last.probe_top1 is not None
+    assert last.probe_best_top1 is not None
+    assert last.probe_best_top1 >= last.probe_top1
+
+
+def test_diagnostics_are_those_of_the_method() -> None:
+    def told(system: str) -> set[str]:
+        metrics = trained(tiny(system)).history[-1]
+        names = ("confidence", "effective_neighbours", "purity", "neighbour_top1", "spread")
+        return {name for name in names if getattr(metrics, name) is not None}
+
+    assert told("moco") == told("byol") == {"spread"}
+    hard = {"effective_neighbours", "purity", "neighbour_top1", "spread"}
+    assert told("hard") == hard
+    assert told("ascl") == told("ahcl") == told("byol_ascl") == hard | {"confidence"}
+
+
+def test_diagnostics_change_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    often = trained(tiny("ascl"))
+    monkeypatch.setattr("ascl.train.DIAGNOSE_EVERY", 10**9)
+    assert same_state(often, trained(tiny("ascl")))
+
+
+def test_classes_change_no_weight() -> None:
+    run, blind = build(tiny("ascl")), build(tiny("ascl"))
+    blind.data.train.labels.fill_(3)
+    for r in (run, blind):
+        list(train(r))
+    features = [k for k in run.method.state_dict() if k != "bank.classes"]
+    assert all(run.method.state_dict()[k].equal(blind.method.state_dict()[k]) for k in features)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_says_where() -> None:
+    run = build(tiny("ascl", optim={"lr": 1e30}))
+    with pytest.raises(Diverged, match=r"became nan at step \d of epoch 1 \(losses before: ") as at:
+        list(train(run))
+    assert math.isnan(at.value.value)
+    assert all(math.isfinite(x) for x in at.value.before)
+    assert run.history == []
+
+
+def test_gradients_are_clipped_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def watch(parameters: Any, norm: float) -> torch.Tensor:
+        calls.append(norm)
+        return clip(parameters, norm)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watch)
+    trained(tiny(epochs=1))
+    assert not calls
+    trained(tiny(epochs=1, optim={"clip_norm": 0.5}))
+    assert set(calls) == {0.5}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains_close_to_float32(system: str, precision: str) -> None:
+    full = trained(tiny(system, epochs=1)).history[-1].loss
+    half = trained(tiny(system, epochs=1, runtime={"precision": precision})).history[-1].loss
+    assert half == pytest.approx(full, rel=0.05)
+
+
+def test_memory_format_changes_the_numbers_only_by_rounding() -> None:
+    last = trained(tiny(epochs=1)).history[-1].loss
+    first = trained(tiny(epochs=1, runtime={"channels_last": False})).history[-1].loss
+    assert first == pytest.approx(last, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_gives_the_same_losses() -> None:
+    plain = trained(tiny(epochs=1)).history[-1].loss
+    compiled = trained(tiny(epochs=1, runtime={"compile": True})).history[-1].loss
+    assert compiled == pytest.approx(plain, rel=1e-3)
+
+
+def test_a_batch_larger_than_the_data_gets_a_sentence() -> None:
+    with pytest.raises(ValueError, match="got batch_size=10240, 10000 training images"):
+        build(tiny(batch_size=10240, data={"train_size": None, "holdout": 0.0}))
+
+
+def test_a_device_that_is_not_there_gets_a_sentence() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=r"a device of this machine, got 'cuda' .*try auto or cpu"):
+        pick_device("cuda")
+    with pytest.raises(ValueError, match="got 'gpu'"):
+        pick_device("gpu")
+    assert pick_device("auto").type == "cpu"
+
+
+def test_the_holdout_is_what_is_scored() -> None:
+    run = build(tiny())
+    assert run.data.scored == "holdout"
+    assert (len(run.data.train), len(run.data.test)) == (64, 16)
+    assert build(tiny(data={"holdout": 0.0})).data.scored == "test"

@@ -1,0 +1,70 @@
+"""Rules of the tree: who may import whom, and what must not be loaded to be quick."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def test_the_trainer_knows_nothing_of_sweeps() -> None:
+    for path in files("ascl"):
+        assert not any(name.split(".")[0] == "ascl_sweep" for name in imports(path)), path
+
+
+def test_methods_never_import_each_other() -> None:
+    methods = [p for p in files("ascl/methods") if p.name != "__init__.py"]
+    names = {f"ascl.methods.{p.stem}" for p in methods}
+    for path in methods:
+        assert not imports(path) & names, path
+
+
+@pytest.mark.parametrize("library", ["ray", "optuna", "pyarrow"])
+def test_the_trainer_is_plain_pytorch(library: str) -> None:
+    for path in files("ascl"):
+        if path.name != "worker.py":
+            assert not any(name.split(".")[0] == library for name in imports(path)), path
+
+
+def test_only_the_command_line_prints_and_exits() -> None:
+    for path in files("ascl") + files("ascl_sweep"):
+        if path.name == "cli.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("print", "exit"), f"{path}:{node.lineno}"
+
+
+def test_help_loads_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from ascl_sweep.cli import app\n"
+        "assert not {'torch', 'ray', 'pyarrow', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_nothing_is_unpickled_or_run_through_a_shell() -> None:
+    for path in files("ascl") + files("ascl_sweep"):
+        text = path.read_text()
+        assert not {"pickle", "cloudpickle", "dill"} & imports(path), path
+        assert "shell=True" not in text, path
+        assert "weights_only=False" not in text, path
+        assert "yaml.load(" not in text, path
