@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import functional as TF
 
-from ascl.data import DatasetSpec, ImageFiles, Images
+from ascl.datasets import DatasetSpec, ImageFiles, Images
 from ascl.distributed import share
 from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, make_view, normalise
 

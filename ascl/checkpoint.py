@@ -86,12 +86,18 @@ def train_in(
     keeper = distributed.rank() == 0
     if keeper:
         write_text(folder / "config.yaml", run.config.to_yaml())
+        _write_metrics(run, folder)
     for metrics in train(run, on_step):
         if keeper:
-            lines = [json.dumps(asdict(m)) + "\n" for m in run.history]
-            write_text(folder / "metrics.jsonl", "".join(lines))
+            # The checkpoint first: it is the truth, from which the metrics can be written again.
             save(run, checkpoint)
+            _write_metrics(run, folder)
         yield metrics
+
+
+def _write_metrics(run: Run, folder: Path) -> None:
+    lines = [json.dumps(asdict(metrics)) + "\n" for metrics in run.history]
+    write_text(folder / "metrics.jsonl", "".join(lines))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
-from ascl.data import DATASETS, DatasetSpec, dataset_spec
+from ascl.datasets import DATASETS, DatasetSpec, dataset_spec
 from ascl.faults import Fault, Faulty, of_validation, parse_yaml, read_yaml, suggestion
 
 Tree = dict[str, Any]
@@ -333,4 +333,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             raise Faulty([Fault("", f"a config must be a mapping of keys, got {given!r}")])
         return RunConfig.of(merge(given, changes))
     except Faulty as faulty:
-        raise faulty.at(str(path), lines) from None
+        raise faulty.except_at(flat_keys(changes), str(path), lines) from None
+
+
+def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a tree's leaves."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

@@ -9,15 +9,14 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from ascl.config import EncoderConfig
 from ascl.distributed import world_size
 
-DEPTHS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+DEPTHS = {
+    "resnet18": ("BasicBlock", (2, 2, 2, 2)),
+    "resnet34": ("BasicBlock", (3, 4, 6, 3)),
+    "resnet50": ("Bottleneck", (3, 4, 6, 3)),
 }
 
 
@@ -78,8 +77,11 @@ class ResNet(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        from torchvision.models import resnet  # slow to import, and not needed to check a config
+
         norm = partial(SplitBatchNorm, splits=splits_per_rank(config.bn_splits))
-        block, depths = DEPTHS[config.name]
+        block_name, depths = DEPTHS[config.name]
+        block = getattr(resnet, block_name)
         width = config.width
         stem: list[nn.Module] = [
             nn.Conv2d(3, width, 3, padding=1, bias=False)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ascl.batches import Pixels, plain_batches, training_batches
-from ascl.data import ImageFiles, Images
+from ascl.datasets import ImageFiles, Images
 from ascl.distributed import gather_uneven, mean, share, total
 from ascl.seeding import generator, seeded_init
 from ascl.views import ViewSpec

@@ -49,10 +49,17 @@ class Faulty(ValueError):
 
         return Faulty(sorted(map(located, self.faults), key=lambda f: f.line or 0))
 
+    def except_at(self, keys: Iterable[str], file: str, lines: Lines) -> "Faulty":
+        """As `at`, but what stands at `keys` was said elsewhere and has no place in the file."""
+        keys = set(keys)
+        elsewhere = [fault for fault in self.faults if fault.key in keys]
+        rest = Faulty(fault for fault in self.faults if fault.key not in keys)
+        return Faulty([*elsewhere, *rest.at(file, lines).faults])
+
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """ " (did you mean 'x'?)" or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 

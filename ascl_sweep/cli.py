@@ -87,14 +87,16 @@ def train(
 ) -> None:
     """Train one run; called again, it goes on where it was."""
     with sentences():
-        from ascl.checkpoint import train_in
         from ascl.config import load_config
+
+        settings = load_config(config, overrides or [])  # before the slow imports: a typo is cheap
+
+        from ascl.checkpoint import train_in
         from ascl.train import Diverged, build
 
-        settings = load_config(config, overrides or [])
         folder = out or Path("runs") / settings.identity()
         command = ["ascl-sweep", "train", str(config), *(overrides or []), "--out", str(folder)]
-        run = None
+        kept = 0
         try:
             with interruptible(), talk.status("reading data …"):
                 run = build(settings)
@@ -107,11 +109,13 @@ def train(
 
                 talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}")
                 for metrics in train_in(run, folder, show):
+                    kept = metrics.epoch  # yielded once it is on disk
                     bar.print(_epoch_line(metrics, settings.epochs))
                     if as_json:
                         typer.echo(json.dumps(asdict(metrics)))
         except KeyboardInterrupt:
-            talk.print(f"interrupted; {_kept(run)}. Go on with:\n  {shlex.join(command)}")
+            saved = f"{kept} of {settings.epochs} epochs are kept"
+            talk.print(f"interrupted; {saved}. Go on with:\n  {escape(shlex.join(command))}")
             raise typer.Exit(INTERRUPTED) from None
         except Diverged as error:
             fail(str(error), RUN_FAILED)
@@ -172,12 +176,6 @@ def _epoch_line(metrics: "EpochMetrics", epochs: int) -> str:
         parts.append(f"purity {_percent(metrics.purity)}")
     parts.append(f"{metrics.images_per_second:,.0f} images/s")
     return "  ".join(parts)
-
-
-def _kept(run: "Run | None") -> str:
-    if run is None or not run.epoch:
-        return "no epoch was finished"
-    return f"{run.epoch} of {run.config.epochs} epochs are kept"
 
 
 def _summary(run: "Run") -> str:

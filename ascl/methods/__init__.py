@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ascl.config import MethodConfig, RunConfig
-from ascl.data import DatasetSpec
+from ascl.datasets import DatasetSpec
 from ascl.faults import unknown_name
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ascl.bank import FeatureBank
 from ascl.config import RunConfig
-from ascl.data import DatasetSpec
+from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
 from ascl.encoders import ResNet, mlp
 from ascl.faults import Fault

@@ -8,7 +8,7 @@ from PIL import Image
 from torchvision.transforms import functional as TF
 
 from ascl.batches import Pixels, plain_batches, training_batches
-from ascl.data import DATASETS, ImageFiles, Images
+from ascl.datasets import DATASETS, ImageFiles, Images
 from ascl.views import ViewSpec
 
 CPU = torch.device("cpu")

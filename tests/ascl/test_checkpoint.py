@@ -27,6 +27,15 @@ def test_a_run_in_a_folder_goes_on_where_it_was(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"checkpoint.pt", "config.yaml", "metrics.jsonl"}
 
 
+def test_metrics_are_written_again_from_the_checkpoint(tmp_path: Path) -> None:
+    # A kill between the two writes leaves the metrics an epoch short.
+    list(train_in(build(tiny()), tmp_path))
+    whole = (tmp_path / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").unlink()
+    list(train_in(build(tiny()), tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == whole
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     write_text(path, "old")

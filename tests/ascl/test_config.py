@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ascl.config import RunConfig, load_config, merge, parse_overrides, with_overrides
-from ascl.data import DATASETS
+from ascl.datasets import DATASETS
 from ascl.faults import Faulty
 from ascl.methods import method_names
 from ascl.optim import peak_rate

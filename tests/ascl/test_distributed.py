@@ -110,7 +110,7 @@ def test_two_ranks_have_the_gradients_of_one(
 def test_two_ranks_have_the_loss_and_the_score_of_one(
     system: str, one: dict[str, Any], two: list[dict[str, Any]]
 ) -> None:
-    assert two[0][system]["loss"] == pytest.approx(one[system]["loss"], rel=1e-4)
+    assert two[0][system]["loss"] == pytest.approx(one[system]["loss"], rel=1e-3)
     assert two[0][system]["knn"] == pytest.approx(one[system]["knn"], abs=1 / 16)
     assert two[0][system]["probe"] == pytest.approx(one[system]["probe"], abs=2 / 16)
 
@@ -119,7 +119,7 @@ def test_two_ranks_have_the_weights_bank_and_statistics_of_one(
     system: str, one: dict[str, Any], two: list[dict[str, Any]]
 ) -> None:
     # After four steps rounding has grown, not more; the order of a bank's rows is the same.
-    state = {k: v for k, v in two[0][system]["state"].items()}
+    state = two[0][system]["state"]
     close(state, one[system]["state"], 5e-3)
     if "bank.classes" in state:
         assert state["bank.classes"].equal(one[system]["state"]["bank.classes"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ascl import evaluate
 from ascl.batches import Pixels
-from ascl.data import DATASETS, Images
+from ascl.datasets import DATASETS, Images
 from ascl.evaluate import knn_predict, knn_top1, linear_probe, top_similar
 
 

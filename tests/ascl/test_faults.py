@@ -26,7 +26,7 @@ def test_every_key_knows_its_line() -> None:
 
 
 def test_a_key_given_twice_is_refused_with_both_lines() -> None:
-    with pytest.raises(Faulty, match="b.c: given twice, first on line 2") as caught:
+    with pytest.raises(Faulty, match=r"b\.c: given twice, first on line 2") as caught:
         parse_yaml("b:\n  c: 1\n  c: 2\n")
     assert caught.value.faults[0].line == 3
 

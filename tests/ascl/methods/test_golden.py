@@ -25,7 +25,7 @@ def five_losses(system: str) -> list[float]:
 
 def test_five_seeded_steps_give_the_recorded_losses(system: str) -> None:
     # Other CPUs round otherwise, and five steps let it grow.
-    assert five_losses(system) == pytest.approx(json.loads(GOLDEN.read_text())[system], rel=2e-3)
+    assert five_losses(system) == pytest.approx(json.loads(GOLDEN.read_text())[system], rel=5e-4)
 
 
 if __name__ == "__main__":
