@@ -20,7 +20,7 @@ from torchvision.transforms import functional as TF
 
 from ascl.datasets import DatasetSpec, ImageFiles, Images
 from ascl.distributed import share
-from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, make_view, normalise
+from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, make_view, normalise_
 
 EVAL_BATCH = 256
 EVAL_MARGIN = 256 / 224  # ImageNet's evaluation: shorter side 256, centre 224
@@ -28,17 +28,23 @@ EVAL_MARGIN = 256 / 224  # ImageNet's evaluation: shorter side 256, centre 224
 
 @dataclass(frozen=True)
 class Pixels:
-    """How pictures of a dataset reach the device: where, at which size, and with which mean."""
+    """How pictures of a dataset reach the network: where, how large, how scaled and laid out."""
 
     device: torch.device
     size: int
     mean: Tensor
     std: Tensor
+    memory_format: torch.memory_format = torch.channels_last
 
     @staticmethod
-    def of(spec: DatasetSpec, device: torch.device) -> "Pixels":
+    def of(spec: DatasetSpec, device: torch.device, *, channels_last: bool = True) -> "Pixels":
         mean, std = (torch.tensor(v, device=device) for v in (spec.mean, spec.std))
-        return Pixels(device, spec.view_size, mean, std)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        return Pixels(device, spec.view_size, mean, std, layout)
+
+    def laid_out(self, pictures: Tensor) -> Tensor:
+        """Pictures in the memory layout that the network wants."""
+        return pictures.contiguous(memory_format=self.memory_format)
 
 
 def to_device(images: Images | ImageFiles, device: torch.device) -> Images | ImageFiles:
@@ -73,7 +79,7 @@ def training_batches(
             index = indices[share(len(indices))].to(images.images.device)
             pictures = images.images[index]
             views = tuple(
-                make_view(pictures, draw, spec, pixels.mean, pixels.std)
+                pixels.laid_out(make_view(pictures, draw, spec, pixels.mean, pixels.std))
                 for draw, spec in zip(draws(indices), specs, strict=True)
             )
             yield views, images.labels[index]
@@ -92,7 +98,7 @@ def training_batches(
     for crops, labels in loader:
         drawn = pending.popleft()
         views = tuple(
-            finish_view(_floats(crop, pixels), draw, spec, pixels.mean, pixels.std)
+            pixels.laid_out(finish_view(_floats(crop, pixels), draw, spec, pixels.mean, pixels.std))
             for crop, draw, spec in zip(crops, drawn, specs, strict=True)
         )
         yield views, labels.to(pixels.device, non_blocking=True)
@@ -109,10 +115,11 @@ def plain_batches(images: Images | ImageFiles, pixels: Pixels) -> Iterator[Tenso
                 pictures = F.interpolate(
                     pictures, (pixels.size, pixels.size), mode="bilinear", antialias=True
                 )
-            yield normalise(pictures, pixels.mean, pixels.std)
+            yield pixels.laid_out(normalise_(pictures, pixels.mean, pixels.std))
         return
     for pictures in _loader(_Centres(images, pixels.size), iter([list(part) for part in parts])):
-        yield normalise(_floats(pictures, pixels), pixels.mean, pixels.std)
+        pictures = normalise_(_floats(pictures, pixels), pixels.mean, pixels.std)
+        yield pixels.laid_out(pictures)
 
 
 def _floats(pictures: Tensor, pixels: Pixels) -> Tensor:

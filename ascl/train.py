@@ -136,8 +136,8 @@ def build(
     module = load_method(config.method.name)
     with seeded_init(config.seed, "init"):
         method = module.build(config)
-    memory = torch.channels_last if config.runtime.channels_last else torch.contiguous_format
-    method.to(device=device, memory_format=memory)
+    pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
+    method.to(device=device, memory_format=pixels.memory_format)
     if config.runtime.compile:
         method.encoder.compile()
     model: nn.Module = method
@@ -150,7 +150,7 @@ def build(
         config=config,
         module=module,
         data=data,
-        pixels=Pixels.of(data.spec, device),
+        pixels=pixels,
         method=method,
         model=model,
         optimiser=make_optimiser(method.parameters(), config.optim, scaled=scaler.is_enabled()),

@@ -88,5 +88,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         list(plain_batches(files, pixels()))
 
 
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_views_and_plain_pictures_are_laid_out_as_asked(
+    both: tuple[Images, ImageFiles], channels_last: bool
+) -> None:
+    asked = Pixels.of(DATASETS["cifar10"], CPU, channels_last=channels_last)
+    g = [torch.Generator().manual_seed(0)]
+    steps = [torch.arange(4)]
+    for images in both:
+        (((view,), _),) = training_batches(images, steps, [ViewSpec("strong", 32)], g, asked)
+        for batch in (view, next(plain_batches(images, asked))):
+            assert batch.is_contiguous(memory_format=asked.memory_format)
+
+
 def test_pixels_follow_the_dataset() -> None:
     assert Pixels.of(DATASETS["stl10"], CPU).size == 64
