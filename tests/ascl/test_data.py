@@ -139,7 +139,7 @@ def imagenet(tmp_path: Path) -> Path:
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match="no dataset named 'cifar' .*; there are: cifar10, cifar100"
+        ValueError, match=r"no dataset named 'cifar' .*; there are: cifar10, cifar100"
     ):
         dataset_spec("cifar")
 
