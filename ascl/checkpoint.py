@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ascl import distributed
-from ascl.train import EpochMetrics, Run, train
+from ascl.train import EpochMetrics, OnProgress, Run, no_progress, train
 
 FORMAT = 1
 
@@ -74,7 +74,7 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def train_in(
-    run: Run, folder: Path, on_step: Callable[[int, int], None] | None = None
+    run: Run, folder: Path, on_progress: OnProgress = no_progress
 ) -> Iterator[EpochMetrics]:
     """Train a run in its folder: go on from its checkpoint if there is one, save every epoch.
 
@@ -87,7 +87,7 @@ def train_in(
     if keeper:
         write_text(folder / "config.yaml", run.config.to_yaml())
         _write_metrics(run, folder)
-    for metrics in train(run, on_step):
+    for metrics in train(run, on_progress):
         if keeper:
             # The checkpoint first: it is the truth, from which the metrics can be written again.
             save(run, checkpoint)

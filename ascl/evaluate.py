@@ -109,6 +109,7 @@ def linear_probe(
     epochs: int,
     seed: int,
     crop_min: float | None,
+    on_epoch: Callable[[int, int], None] = lambda epoch, epochs: None,
 ) -> tuple[float, float]:
     """Accuracy of a linear classifier on frozen features, after the last epoch and at its best.
 
@@ -157,4 +158,5 @@ def linear_probe(
             right = (classifier(test_features).argmax(dim=1) == test_labels).float().mean()
         last = right.item()
         best = max(best, last)
+        on_epoch(epoch + 1, epochs)
     return last, best

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from ascl.views import ViewSpec
 
 DIAGNOSE_EVERY = 16  # steps between looks at the soft labels: keeps them under 1% of the time
 CHECK_EVERY = 32  # steps between looks for a non-finite loss: each costs a wait for the device
+OnProgress = Callable[[str, int, int], None]
+"""Told of progress within an epoch: what is done ("train", "kNN", "probe"), step, steps."""
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -158,18 +161,22 @@ def build(
     )
 
 
-def train(run: Run, on_step: Callable[[int, int], None] | None = None) -> Iterator[EpochMetrics]:
+def no_progress(phase: str, step: int, steps: int) -> None:
+    """For who does not want to know."""
+
+
+def train(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetrics]:
     """Train what is left of a run; yields after each epoch, when it may be saved.
 
-    `on_step(step, steps)` is told of progress within the epoch. Raises `Diverged`.
+    Raises `Diverged`.
     """
     while run.epoch < run.config.epochs:
         started = time.perf_counter()
-        loss, diagnostics, lr = _train_epoch(run, run.epoch, on_step)
+        loss, diagnostics, lr = _train_epoch(run, run.epoch, on_progress)
         distributed.average_batch_norm(run.method)
         trained = time.perf_counter()
         epoch = run.epoch + 1
-        scores = _evaluate(run, epoch)
+        scores = _evaluate(run, epoch, on_progress)
         seconds = trained - started
         metrics = EpochMetrics(
             epoch=epoch,
@@ -187,7 +194,7 @@ def train(run: Run, on_step: Callable[[int, int], None] | None = None) -> Iterat
 
 
 def _train_epoch(
-    run: Run, epoch: int, on_step: Callable[[int, int], None] | None
+    run: Run, epoch: int, on_progress: OnProgress
 ) -> tuple[float, dict[str, float | None], float]:
     config, device, steps = run.config, run.pixels.device, run.steps_per_epoch
     seed, batch_size, optim = config.seed, config.batch_size, config.optim
@@ -226,8 +233,7 @@ def _train_epoch(
             seen.setdefault(name, []).append(value)
         if (step + 1) % CHECK_EVERY == 0 or step + 1 == steps:
             _check_finite(losses[: step + 1], epoch)
-        if on_step is not None:
-            on_step(step + 1, steps)
+        on_progress("train", step + 1, steps)
     diagnostics = {
         name: _number(distributed.mean(torch.stack(values).nanmean()))
         for name, values in seen.items()
@@ -250,13 +256,14 @@ def _number(value: Tensor) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _evaluate(run: Run, epoch: int) -> dict[str, float]:
+def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]:
     """Online kNN when it is due, and the probe after the last epoch."""
     config, data, last = run.config.eval, run.data, epoch == run.config.epochs
     num_classes = data.spec.num_classes
     scores: dict[str, float] = {}
     run.model.eval()
     if epoch % config.knn_every == 0 or last:
+        on_progress("kNN", 0, 1)
         scores["knn_top1"] = knn_top1(
             features(run.encode, data.reference, run.pixels),
             data.reference.labels.to(run.pixels.device),
@@ -276,6 +283,7 @@ def _evaluate(run: Run, epoch: int) -> dict[str, float]:
             epochs=config.probe_epochs,
             seed=run.config.seed,
             crop_min=run.config.augment.crop_min if config.probe == "paper" else None,
+            on_epoch=partial(on_progress, "probe"),
         )
     return scores
 

@@ -6,6 +6,7 @@ Commands import what they need when they run: `--help` loads neither torch nor r
 import json
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,12 +21,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ascl_sweep import __version__
 
 if TYPE_CHECKING:
-    from ascl.train import EpochMetrics, Run
+    from ascl.train import EpochMetrics, OnProgress, Run
 
 BAD_INPUT, RUN_FAILED, NO_RESOURCES, INTERRUPTED = 2, 1, 4, 130
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Ablations and hyperparameter sweeps for self-supervised learning.",
@@ -101,14 +103,8 @@ def train(
             with interruptible(), talk.status("reading data …"):
                 run = build(settings)
             with interruptible(), _bar() as bar:
-                task = bar.add_task("epoch", total=settings.epochs * run.steps_per_epoch)
-
-                def show(step: int, steps: int) -> None:
-                    done = run.epoch * steps + step
-                    bar.update(task, completed=done, description=f"epoch {run.epoch + 1}")
-
                 talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}")
-                for metrics in train_in(run, folder, show):
+                for metrics in train_in(run, folder, _shown_on(bar, run)):
                     kept = metrics.epoch  # yielded once it is on disk
                     bar.print(_epoch_line(metrics, settings.epochs))
                     if as_json:
@@ -157,7 +153,33 @@ def _bar() -> Progress:
         TextColumn("steps"),
         TimeRemainingColumn(),
         console=talk,
+        transient=True,
     )
+
+
+def _shown_on(bar: Progress, run: "Run") -> "OnProgress":
+    """Progress within an epoch, on the bar: where it is, how fast, and how the last epoch went."""
+    task = bar.add_task("", total=run.config.epochs * run.steps_per_epoch)
+    started = time.perf_counter()
+
+    def show(phase: str, step: int, steps: int) -> None:
+        nonlocal started
+        parts = [f"epoch {run.epoch + 1}/{run.config.epochs}"]
+        if run.history:
+            last = run.history[-1]
+            parts += [f"loss {last.loss:.3f}", f"kNN {_percent(last.knn_top1)}"]
+        if phase == "train":
+            if step == 1:
+                started = time.perf_counter()
+            else:
+                speed = (step - 1) * run.config.batch_size / (time.perf_counter() - started)
+                parts.append(f"{speed:,.0f} images/s")
+            bar.update(task, completed=run.epoch * steps + step)
+        else:
+            parts.append(f"measuring {phase}" + (f" {step}/{steps}" if steps > 1 else ""))
+        bar.update(task, description="  ".join(parts))
+
+    return show
 
 
 def _percent(share: float | None) -> str:

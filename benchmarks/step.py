@@ -39,8 +39,13 @@ def a_run(width: int, batch: int, relabel: str, steps: int) -> Run:
 
 def per_step(run: Run) -> Callable[[], float]:
     """Seconds per step of one epoch of the run, as it really trains, its first step left out."""
-    epochs = train(run, lambda step, steps: marks.append(time.perf_counter()))
     marks: list[float] = []
+
+    def mark(phase: str, step: int, steps: int) -> None:
+        if phase == "train":
+            marks.append(time.perf_counter())
+
+    epochs = train(run, mark)
 
     def measure() -> float:
         marks.clear()
