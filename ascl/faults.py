@@ -165,7 +165,8 @@ def of_validation(error: ValidationError, prefix: str, model: type[BaseModel]) -
         elif item["type"] == "value_error":
             message = str(item["ctx"]["error"])
         else:
-            rule = item["msg"].removeprefix("Input should be ").replace("valid ", "")
+            rule = item["msg"].removeprefix("Input should be ")
+            rule = rule.replace("a valid integer", "an integer").replace("valid ", "")
             message = f"must be {rule}, got {given!r}"
         faults.append(Fault(key, message))
     return faults

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from ascl.batches import Pixels, to_device, training_batches
 from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.evaluate import features, knn_top1, linear_probe
-from ascl.methods import Batch, MethodModule, load_method
+from ascl.methods import Batch, Method, MethodModule, load_method
 from ascl.optim import make_optimiser, peak_rate, rate_at
 from ascl.seeding import generator, seeded_init
 from ascl.views import ViewSpec
@@ -72,7 +71,7 @@ class Run:
     module: MethodModule
     data: Data
     pixels: Pixels
-    method: Any  # the Method
+    method: Method
     model: nn.Module  # the same, wrapped for several ranks where there are several
     optimiser: torch.optim.SGD
     scaler: torch.amp.GradScaler
@@ -140,7 +139,7 @@ def build(
     with seeded_init(config.seed, "init"):
         method = module.build(config)
     pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
-    method.to(device=device, memory_format=pixels.memory_format)
+    method.to(device).to(memory_format=pixels.memory_format)
     if config.runtime.compile:
         method.encoder.compile()
     model: nn.Module = method

@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -40,13 +40,17 @@ class Output:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # scalars, equal on all ranks
 
 
-class Method(Protocol):
-    """An nn.Module that turns a batch into a loss and keeps its own memory."""
+class Method(nn.Module):
+    """What every method is: a module that turns a Batch into an Output and keeps its own memory."""
 
-    encoder: nn.Module
-    """What is evaluated in the end."""
+    @property
+    def encoder(self) -> nn.Module:
+        """What is evaluated in the end."""
+        raise NotImplementedError
 
-    def __call__(self, batch: Batch) -> Output: ...
+    def forward(self, batch: Batch) -> Output:
+        """The loss of a batch. The EMA step comes first; the bank stays as it is."""
+        raise NotImplementedError
 
     def after_backward(self, output: Output) -> None:
         """What must wait until the loss has been differentiated: the bank takes the keys."""
@@ -62,7 +66,7 @@ class MethodModule:
     backprops: int
     ema: bool
     defaults: Callable[[object, DatasetSpec], dict[str, Any]]
-    build: Callable[[RunConfig], Any]
+    build: Callable[[RunConfig], Method]
 
 
 def method_names() -> tuple[str, ...]:

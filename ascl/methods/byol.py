@@ -18,7 +18,7 @@ from ascl.distributed import gather, share, shuffled_keys
 from ascl.encoders import ResNet, mlp
 from ascl.faults import Fault
 from ascl.losses import spread, unit, weighted_cosine
-from ascl.methods import Batch, Output
+from ascl.methods import Batch, Method, Output
 from ascl.momentum import MomentumCopy
 from ascl.relabel import RelabelConfig, soft_labels
 
@@ -48,7 +48,7 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
     return {"encoder": {"bn_splits": 1, "projector_hidden": hidden, "projector_dim": dim}}
 
 
-class BYOL(nn.Module):
+class BYOL(Method):
     def __init__(self, config: Config, online: nn.Sequential, predictor: nn.Module) -> None:
         super().__init__()
         self.config = config
@@ -86,9 +86,6 @@ class BYOL(nn.Module):
             diagnose=batch.diagnose,
         )
         return torch.where(own, labels[:, :1], labels[:, 1:]), diagnostics
-
-    def after_backward(self, output: Output) -> None:
-        """Nothing to remember: the batch is all there is."""
 
 
 def build(config: RunConfig) -> BYOL:

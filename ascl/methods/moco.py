@@ -18,7 +18,7 @@ from ascl.distributed import gather, share, shuffled_keys
 from ascl.encoders import ResNet, mlp
 from ascl.faults import Fault
 from ascl.losses import bank_logits, info_nce, spread, unit
-from ascl.methods import Batch, Output
+from ascl.methods import Batch, Method, Output
 from ascl.momentum import MomentumCopy
 from ascl.relabel import RelabelConfig, soft_labels
 
@@ -47,7 +47,7 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
     return {"method": {"queue_size": 65536, "momentum": momentum}}
 
 
-class MoCo(nn.Module):
+class MoCo(Method):
     def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
         super().__init__()
         self.config = config

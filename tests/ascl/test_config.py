@@ -189,7 +189,7 @@ def test_unknown_names_list_the_known_ones() -> None:
             "relabelling in the batch needs at least 3 images, got batch_size=2",
         ),
         ({"optim": {"lr": float("nan")}}, "optim.lr: must be a finite number, got nan"),
-        ({"epochs": True}, "epochs: must be a integer, got True"),
+        ({"epochs": True}, "epochs: must be an integer, got True"),
         ([], "a config must be a mapping of keys, got []"),
     ],
 )

@@ -51,7 +51,7 @@ def test_all_faults_of_a_file_are_shown_with_their_lines(tmp_path: Path) -> None
     path.write_text("epochs: many\nmethod:\n  num_neighbors: 3\n")
     done = cli("train", path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "bad.yaml:1: epochs: must be a integer, got 'many'" in done.stderr
+    assert "bad.yaml:1: epochs: must be an integer, got 'many'" in done.stderr
     assert "bad.yaml:3: method.num_neighbors: no such field (did you mean" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == [path], "nothing is left behind"
