@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -18,10 +19,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import functional as TF
 
-from ascl.datasets import DatasetSpec, ImageFiles, Images
+from ascl.datasets import DataError, DatasetSpec, ImageFiles, Images
 from ascl.distributed import share
 from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, make_view, normalise_
 
+CropDraw = tuple[np.ndarray, np.ndarray, bool]
+"""A sample's row of `ViewDraw.crop`, `place` and `flip`."""
 EVAL_BATCH = 256
 EVAL_MARGIN = 256 / 224  # ImageNet's evaluation: shorter side 256, centre 224
 
@@ -87,15 +90,15 @@ def training_batches(
 
     pending: deque[list[ViewDraw]] = deque()  # the loader hands batches back in order
 
-    def requests() -> Iterator[list[tuple[int, list[ViewDraw]]]]:
+    def requests() -> Iterator[list[tuple[int, list[CropDraw]]]]:
         for indices in steps:
             drawn = draws(indices)
             pending.append(drawn)
             mine = indices[share(len(indices))].tolist()
-            yield [(index, [draw[i : i + 1] for draw in drawn]) for i, index in enumerate(mine)]
+            rows = [_crop_draws(draw) for draw in drawn]
+            yield list(zip(mine, map(list, zip(*rows, strict=True)), strict=True))
 
-    loader = _loader(_Crops(images, specs), requests())
-    for crops, labels in loader:
+    for crops, labels in _loaded(_Crops(images, specs), requests()):
         drawn = pending.popleft()
         views = tuple(
             pixels.laid_out(finish_view(_floats(crop, pixels), draw, spec, pixels.mean, pixels.std))
@@ -117,7 +120,7 @@ def plain_batches(images: Images | ImageFiles, pixels: Pixels) -> Iterator[Tenso
                 )
             yield pixels.laid_out(normalise_(pictures, pixels.mean, pixels.std))
         return
-    for pictures in _loader(_Centres(images, pixels.size), iter([list(part) for part in parts])):
+    for pictures in _loaded(_Centres(images, pixels.size), iter([list(part) for part in parts])):
         pictures = normalise_(_floats(pictures, pixels), pixels.mean, pixels.std)
         yield pixels.laid_out(pictures)
 
@@ -126,13 +129,24 @@ def _floats(pictures: Tensor, pixels: Pixels) -> Tensor:
     return pictures.to(pixels.device, non_blocking=True).float().div_(255)
 
 
-def _loader(dataset: "Dataset[Any]", requests: Iterator[list[Any]]) -> "DataLoader[Any]":
-    return DataLoader(
+def _crop_draws(draw: ViewDraw) -> list[CropDraw]:
+    """What a worker needs to know of each sample; as arrays, since a tensor sent to a worker costs
+    a file descriptor, and batches ahead of a few dozen workers would use up all there are."""
+    return list(zip(draw.crop.numpy(), draw.place.numpy(), draw.flip.tolist(), strict=True))
+
+
+def _loaded(dataset: "Dataset[Any]", requests: Iterator[list[Any]]) -> Iterator[Any]:
+    """Batches from DataLoader workers; a bad file gets its sentence without their traceback."""
+    loader = DataLoader(
         dataset,
         batch_sampler=requests,
         num_workers=torch.get_num_threads(),  # Ray sets it to the CPUs a worker was given
         pin_memory=torch.cuda.is_available(),
     )
+    try:
+        yield from loader
+    except DataError as error:
+        raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None
 
 
 def _decode(path: str) -> Image.Image:
@@ -140,7 +154,7 @@ def _decode(path: str) -> Image.Image:
         with Image.open(path) as picture:
             return picture.convert("RGB")
     except OSError as error:
-        raise ValueError(f"{path} cannot be decoded: {error}; fetch that file again") from error
+        raise DataError(f"{path} cannot be decoded: {error}; fetch that file again") from error
 
 
 class _Crops(Dataset[tuple[list[Tensor], int]]):
@@ -149,14 +163,16 @@ class _Crops(Dataset[tuple[list[Tensor], int]]):
     def __init__(self, files: ImageFiles, specs: Sequence[ViewSpec]) -> None:
         self.files, self.specs = files, specs
 
-    def __getitem__(self, request: tuple[int, list[ViewDraw]]) -> tuple[list[Tensor], int]:
+    def __getitem__(self, request: tuple[int, list[CropDraw]]) -> tuple[list[Tensor], int]:
         index, draws = request
         picture = _decode(self.files.paths[index])
         crops = []
-        for draw, spec in zip(draws, self.specs, strict=True):
-            top, left, height, width = crop_boxes(draw, picture.height, picture.width)[0].tolist()
+        for (drawn, place, flip), spec in zip(draws, self.specs, strict=True):
+            candidates, where = torch.from_numpy(drawn)[None], torch.from_numpy(place)[None]
+            boxes = crop_boxes(candidates, where, picture.height, picture.width)
+            top, left, height, width = boxes[0].tolist()
             crop = TF.resized_crop(picture, top, left, height, width, [spec.size, spec.size])
-            crops.append(TF.pil_to_tensor(TF.hflip(crop) if draw.flip.item() else crop))
+            crops.append(TF.pil_to_tensor(TF.hflip(crop) if flip else crop))
         return crops, int(self.files.labels[index])
 
 

@@ -4,6 +4,7 @@ It holds what training changes: weights, bank, optimiser, scaler, epoch and hist
 are made anew from the seed each epoch, so there is none to save.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from ascl import distributed
 from ascl.train import EpochMetrics, OnProgress, Run, no_progress, train
 
 FORMAT = 1
+CHECKPOINT, CONFIG, METRICS = "checkpoint.pt", "config.yaml", "metrics.jsonl"
 
 
 class CheckpointError(ValueError):
@@ -35,7 +37,14 @@ def save(run: Run, path: Path) -> None:
         "optimiser": run.optimiser.state_dict(),
         "scaler": run.scaler.state_dict(),
     }
-    write_atomically(path, lambda temporary: torch.save(state, temporary))
+
+    def write(temporary: Path) -> None:
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # how torch reports a full disk
+            raise OSError(errno.EIO, "cannot be written; disk full?", path) from error
+
+    write_atomically(path, write)
 
 
 def restore(run: Run, path: Path) -> None:
@@ -58,8 +67,8 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
         found = state["format"]
-    except FileNotFoundError:
-        raise
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise  # the file may be good: nothing to delete
     except Exception as error:  # torch.load names no common base for what a bad file can raise
         raise CheckpointError(
             f"{path} is damaged or not a checkpoint; delete it to start over"
@@ -73,31 +82,42 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     return state
 
 
+def resume(run: Run, folder: Path) -> None:
+    """Put a run back to where its folder says it was; a fresh folder leaves it at the start."""
+    for half in folder.glob(".*.[0-9]*.half"):  # of a process that was killed while writing
+        half.unlink()
+    if (folder / CHECKPOINT).exists():
+        restore(run, folder / CHECKPOINT)
+        _write_readable(run, folder)
+    elif (folder / CONFIG).exists():
+        raise ValueError(
+            f"{folder / CONFIG} would be overwritten, and is not of a run that was trained here; "
+            "use another --out"
+        )
+
+
 def train_in(
     run: Run, folder: Path, on_progress: OnProgress = no_progress
 ) -> Iterator[EpochMetrics]:
-    """Train a run in its folder: go on from its checkpoint if there is one, save every epoch.
+    """Train what is left of a run, saving every epoch; `resume` comes first.
 
-    Besides `checkpoint.pt` the folder gets `config.yaml` and `metrics.jsonl`, a line per epoch.
+    Besides the checkpoint the folder gets `config.yaml`, and `metrics.jsonl` with a line per epoch.
     """
-    checkpoint = folder / "checkpoint.pt"
-    if checkpoint.exists():
-        restore(run, checkpoint)
     keeper = distributed.rank() == 0
     if keeper:
-        write_text(folder / "config.yaml", run.config.to_yaml())
-        _write_metrics(run, folder)
+        folder.mkdir(parents=True, exist_ok=True)  # what cannot be written shows before an epoch
     for metrics in train(run, on_progress):
         if keeper:
-            # The checkpoint first: it is the truth, from which the metrics can be written again.
-            save(run, checkpoint)
-            _write_metrics(run, folder)
+            # The checkpoint first: it is the truth, from which the others can be written again.
+            save(run, folder / CHECKPOINT)
+            _write_readable(run, folder)
         yield metrics
 
 
-def _write_metrics(run: Run, folder: Path) -> None:
+def _write_readable(run: Run, folder: Path) -> None:
+    write_text(folder / CONFIG, run.config.to_yaml())
     lines = [json.dumps(asdict(metrics)) + "\n" for metrics in run.history]
-    write_text(folder / "metrics.jsonl", "".join(lines))
+    write_text(folder / METRICS, "".join(lines))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -108,7 +128,7 @@ def write_text(path: Path, text: str) -> None:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write(temporary)` make a file, then put it in place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.half")
     try:
         write(temporary)
         with open(temporary, "rb") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, ValidationError
 
 from ascl.datasets import DATASETS, DatasetSpec, dataset_spec
 from ascl.faults import Fault, Faulty, of_validation, parse_yaml, read_yaml, suggestion
@@ -80,7 +80,7 @@ class AugmentConfig(Section):
 
 class EncoderConfig(Section):
     name: Literal["resnet18", "resnet34", "resnet50"] = "resnet18"
-    width: int = Field(64, ge=1)
+    width: int = Field(64, ge=1, le=1024)
     """Channels of the first stage; 64 is the published network, 16 trains on a CPU."""
     stem: Literal["small", "large"] = "small"
     """First layer: 3×3 stride 1 for small images, or ImageNet's 7×7 stride 2."""
@@ -88,8 +88,8 @@ class EncoderConfig(Section):
     """Keep the stem's max-pool."""
     bn_splits: int = Field(8, ge=1)
     """Batch norm in this many groups of the global batch, as if on that many GPUs; 1 is plain."""
-    projector_hidden: int = Field(2048, ge=1)
-    projector_dim: int = Field(128, ge=2)
+    projector_hidden: int = Field(2048, ge=1, le=2**16)
+    projector_dim: int = Field(128, ge=2, le=2**16)
 
 
 class OptimConfig(Section):
@@ -104,6 +104,10 @@ class OptimConfig(Section):
     clip_norm: float | None = Field(None, gt=0)
     """Clip the gradient's norm; off if absent."""
 
+    def peak(self, batch_size: int) -> float:
+        """The learning rate at the top of the schedule."""
+        return self.lr * (batch_size / 256 if self.lr_scaling == "linear" else 1)
+
 
 class EvalConfig(Section):
     knn_every: int = Field(1, ge=1)
@@ -113,9 +117,11 @@ class EvalConfig(Section):
     probe: Literal["none", "paper", "cached"] = "paper"
     """Linear probe after the last epoch: `paper` on augmented views, `cached` on fixed features."""
     probe_epochs: int = Field(100, ge=1)
+    probe_nesterov: bool = False
+    """Nesterov momentum in the probe, as the released code has it."""
 
     def inert(self) -> frozenset[str]:
-        return frozenset({"probe_epochs"}) if self.probe == "none" else frozenset()
+        return frozenset({"probe_epochs", "probe_nesterov"} if self.probe == "none" else {})
 
 
 class RuntimeConfig(Section):
@@ -136,7 +142,7 @@ class RunConfig(Section):
     preset: Literal["paper", "code"] = "paper"
     seed: int = Field(0, ge=0, lt=2**31)
     epochs: int = Field(200, ge=1)
-    batch_size: int = Field(256, ge=2)
+    batch_size: int = Field(256, ge=2, le=2**20)
     """Images per step, over all ranks together."""
     method: SerializeAsAny[MethodConfig]
     data: DataConfig
@@ -145,7 +151,7 @@ class RunConfig(Section):
     optim: OptimConfig
     eval: EvalConfig
     runtime: RuntimeConfig
-    given: Tree = Field(default_factory=dict, exclude=True, repr=False)
+    _given: Tree = PrivateAttr(default_factory=dict)
     """What the user said, so that an override of the preset leaves it standing."""
 
     SECTIONS: ClassVar[tuple[str, ...]] = (
@@ -157,7 +163,8 @@ class RunConfig(Section):
         """The config that a user's mapping means; raises `Faulty` with everything wrong in it."""
         if not isinstance(given, Mapping):
             raise Faulty([Fault("", f"a config must be a mapping of keys, got {given!r}")])
-        tree: Tree = {str(k): _copy(v) for k, v in given.items()}
+        tree: Tree = _copy(given)
+        said: Tree = _copy(given)
         faults: list[Fault] = []
         for name in cls.SECTIONS:
             if tree.get(name) is None:
@@ -166,7 +173,7 @@ class RunConfig(Section):
                 faults.append(Fault(name, f"must be a mapping of keys, got {tree[name]!r}"))
                 tree[name] = {}
         known = {"preset", "seed", "epochs", "batch_size", *cls.SECTIONS}
-        for key in tree.keys() - known:
+        for key in sorted(tree.keys() - known):
             faults.append(Fault(key, f"no such field{suggestion(key, known)}"))
         method, dataset = _named(tree, faults)
         preset = tree.get("preset", "paper")
@@ -185,14 +192,15 @@ class RunConfig(Section):
                 faults += of_validation(error, name, model)
         top = {k: v for k, v in merged.items() if k in known and k not in cls.SECTIONS}
         try:
-            config = cls.model_validate({**top, **sections, "given": dict(given)})
+            config = cls.model_validate({**top, **sections})
         except ValidationError as error:
             faults += [f for f in of_validation(error, "", cls) if f.key not in cls.SECTIONS]
         else:
             if not faults:
                 faults += config._faults_between_sections()
-                if not faults:
-                    return config
+            if not faults:
+                config._given.update(said)
+                return config
         raise Faulty(faults)
 
     def _faults_between_sections(self) -> Iterator[Fault]:
@@ -220,7 +228,8 @@ class RunConfig(Section):
             yield Fault(
                 "optim.warmup_epochs",
                 "warm-up must end before the run does, "
-                f"got warmup_epochs={self.optim.warmup_epochs}, epochs={self.epochs}",
+                f"got warmup_epochs={self.optim.warmup_epochs}, epochs={self.epochs}; "
+                "train longer, or set optim.warmup_epochs (preset code has 5)",
             )
         yield from self.method.faults(self)
 
@@ -232,6 +241,8 @@ class RunConfig(Section):
         """
         numbers: Tree = {"seed": self.seed, "epochs": self.epochs, "batch_size": self.batch_size}
         numbers |= {name: getattr(self, name).numbers() for name in self.SECTIONS}
+        del numbers["optim"]["lr_scaling"]  # how the rate was arrived at is nothing to the run
+        numbers["optim"]["lr"] = self.optim.peak(self.batch_size)
         text = json.dumps(numbers, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -253,29 +264,34 @@ def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:
             "max_pool": large,
         },
         "optim": {"lr": 0.06, "lr_scaling": "linear", "weight_decay": 1e-4, "warmup_epochs": 0},
-        "eval": {},
+        # Decoding 1.3 million images for a look at kNN costs as much as an epoch's half.
+        "eval": {"knn_every": 10 if large else 1},
         "runtime": {},
     }
     if preset == "code":
         tree["augment"] = {"strength": 0.5}
         tree["encoder"]["max_pool"] = large or dataset.name in ("stl10", "tiny_imagenet")
+        tree["eval"]["probe_nesterov"] = True
         tree["optim"] = {"lr": 0.03, "lr_scaling": "none", "weight_decay": 5e-4, "warmup_epochs": 5}
     return tree
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """`over` laid over `under`, key by key, at every depth."""
-    out: Tree = {key: _copy(value) for key, value in under.items()}
-    for key, value in over.items():
+    out: Tree = _copy(under)
+    for key, value in _copy(over).items():
         if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
             out[key] = merge(out[key], value)
         else:
-            out[key] = _copy(value)
+            out[key] = value
     return out
 
 
 def _copy(value: Any) -> Any:
-    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+    """A deep copy of a tree whose keys are strings, whatever YAML took them for."""
+    if isinstance(value, Mapping):
+        return {str(k): _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
 def _named(tree: Tree, faults: list[Fault]) -> tuple[Any, DatasetSpec]:
@@ -321,7 +337,7 @@ def parse_overrides(overrides: Sequence[str]) -> Tree:
 
 def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The config with some keys changed; values that a preset gave follow a change of preset."""
-    return RunConfig.of(merge(config.given, parse_overrides(overrides)))
+    return RunConfig.of(merge(config._given, parse_overrides(overrides)))
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -59,17 +59,15 @@ class SplitBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def splits_per_rank(bn_splits: int) -> int:
-    """BN groups on each rank, so that the groups of the global batch are the same on any number.
-
-    With more ranks than groups each rank is a group: statistics never cross ranks.
-    """
+    """BN groups on each rank, so that the groups of the global batch are the same on any number."""
     world = world_size()
-    if bn_splits > world and bn_splits % world:
+    if bn_splits % world:
         raise ValueError(
-            "the BN groups must divide evenly over the workers, "
-            f"got encoder.bn_splits={bn_splits}, workers={world}"
+            "the BN groups must divide evenly over the workers, for statistics never cross them, "
+            f"got encoder.bn_splits={bn_splits}, workers={world}; "
+            f"try {-(-bn_splits // world) * world}"
         )
-    return max(1, bn_splits // world)
+    return bn_splits // world
 
 
 class ResNet(nn.Module):

@@ -109,6 +109,7 @@ def linear_probe(
     epochs: int,
     seed: int,
     crop_min: float | None,
+    nesterov: bool = False,
     on_epoch: Callable[[int, int], None] = lambda epoch, epochs: None,
 ) -> tuple[float, float]:
     """Accuracy of a linear classifier on frozen features, after the last epoch and at its best.
@@ -126,7 +127,9 @@ def linear_probe(
         nn.init.normal_(classifier.weight, std=0.01)
         nn.init.zeros_(classifier.bias)
     classifier.to(pixels.device)
-    optimiser = torch.optim.SGD(classifier.parameters(), lr=PROBE_RATE, momentum=0.9)
+    optimiser = torch.optim.SGD(
+        classifier.parameters(), lr=PROBE_RATE, momentum=0.9, nesterov=nesterov
+    )
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(reference), generator=generator(seed, "probe", "order", epoch))

@@ -52,8 +52,14 @@ class Faulty(ValueError):
     def except_at(self, keys: Iterable[str], file: str, lines: Lines) -> "Faulty":
         """As `at`, but what stands at `keys` was said elsewhere and has no place in the file."""
         keys = set(keys)
-        elsewhere = [fault for fault in self.faults if fault.key in keys]
-        rest = Faulty(fault for fault in self.faults if fault.key not in keys)
+
+        def said_there(fault: Fault) -> bool:
+            parts = fault.key.split(".")
+            own = {".".join(parts[: i + 1]) for i in range(len(parts))}
+            return bool(own & keys) or any(key.startswith(f"{fault.key}.") for key in keys)
+
+        elsewhere = [fault for fault in self.faults if said_there(fault)]
+        rest = Faulty(fault for fault in self.faults if not said_there(fault))
         return Faulty([*elsewhere, *rest.at(file, lines).faults])
 
 
@@ -73,10 +79,15 @@ class _Loader(yaml.SafeLoader):
     """YAML as people write it: `1e-3` is a number, where YAML 1.1 sees a string."""
 
 
+# Numbers are YAML 1.2's: 1e-3 is one, and 1:30 is not the 90 that YAML 1.1 takes it for.
+_NUMBERS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:float"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
@@ -130,7 +141,7 @@ def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise Faulty([Fault("", f"not YAML: {error.problem}", line=line)]) from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, KeyError, AttributeError) as error:
         if isinstance(error, Faulty):
             raise
         raise Faulty([Fault("", f"not YAML: {error}".splitlines()[0])]) from error

@@ -23,11 +23,6 @@ def make_optimiser(
     )
 
 
-def peak_rate(config: OptimConfig, batch_size: int) -> float:
-    """The learning rate at the top of the schedule."""
-    return config.lr * (batch_size / 256 if config.lr_scaling == "linear" else 1)
-
-
 def rate_at(peak: float, epoch: float, *, warmup: int, epochs: int) -> float:
     """The learning rate after `epoch` epochs, a fraction within an epoch."""
     if epoch < warmup:

@@ -31,8 +31,8 @@ class RelabelConfig(MethodConfig):
     """τ' that sharpens the relation of a key to the candidates."""
 
     def inert(self) -> frozenset[str]:
-        if self.relabel == "none":
-            return frozenset({"num_neighbours", "target_temperature"})
+        if self.relabel == "none" or self.num_neighbours == 0:
+            return frozenset({"relabel", "num_neighbours", "target_temperature"})
         return frozenset({"target_temperature"} if self.relabel == "hard" else {})
 
     def neighbour_faults(self, candidates: int, where: str) -> Iterator[Fault]:

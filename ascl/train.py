@@ -18,9 +18,10 @@ from ascl import distributed
 from ascl.batches import Pixels, to_device, training_batches
 from ascl.config import RunConfig
 from ascl.data import Data, load_data
+from ascl.encoders import ResNet
 from ascl.evaluate import features, knn_top1, linear_probe
 from ascl.methods import Batch, Method, MethodModule, load_method
-from ascl.optim import make_optimiser, peak_rate, rate_at
+from ascl.optim import make_optimiser, rate_at
 from ascl.seeding import generator, seeded_init
 from ascl.views import ViewSpec
 
@@ -52,14 +53,14 @@ class EpochMetrics:
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number: the run is over."""
+    """The loss or the weights are no longer numbers: the run is over."""
 
-    def __init__(self, epoch: int, step: int, value: float, before: list[float]) -> None:
-        self.epoch, self.step, self.value, self.before = epoch, step, value, before
-        trail = ", ".join(f"{x:.4g}" for x in before) or "none"
+    def __init__(self, what: str, epoch: int, step: int, losses: list[float]) -> None:
+        self.epoch, self.step, self.losses = epoch, step, losses
+        trail = ", ".join(f"{x:.4g}" for x in losses) or "none"
         super().__init__(
-            f"diverged: the loss became {value} at step {step} of epoch {epoch} "
-            f"(losses before: {trail}); try a lower optim.lr or a warm-up"
+            f"diverged: {what} at step {step} of epoch {epoch} (losses before: {trail}); "
+            "try a lower optim.lr or a warm-up"
         )
 
 
@@ -104,6 +105,8 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -141,7 +144,9 @@ def build(
     pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
     method.to(device).to(memory_format=pixels.memory_format)
     if config.runtime.compile:
-        method.encoder.compile()
+        for part in method.modules():
+            if isinstance(part, ResNet):  # the online one and the copy
+                part.compile()
     model: nn.Module = method
     if world > 1:
         # Buffers stay each rank's own: banks are equal by construction, and running statistics are
@@ -197,7 +202,7 @@ def _train_epoch(
 ) -> tuple[float, dict[str, float | None], float]:
     config, device, steps = run.config, run.pixels.device, run.steps_per_epoch
     seed, batch_size, optim = config.seed, config.batch_size, config.optim
-    peak = peak_rate(optim, batch_size)
+    peak = optim.peak(batch_size)
     order = torch.randperm(len(run.data.train), generator=generator(seed, "order", epoch))
     shuffles = generator(seed, "shuffle", epoch)
     batches = training_batches(
@@ -233,6 +238,9 @@ def _train_epoch(
         if (step + 1) % CHECK_EVERY == 0 or step + 1 == steps:
             _check_finite(losses[: step + 1], epoch)
         on_progress("train", step + 1, steps)
+    # The last step's loss was fine, but what it did to the weights shows in no loss yet.
+    if not all(bool(parameter.isfinite().all()) for parameter in run.method.parameters()):
+        raise Diverged("the weights became infinite", epoch + 1, steps, losses[-5:].tolist())
     diagnostics = {
         name: _number(distributed.mean(torch.stack(values).nanmean()))
         for name, values in seen.items()
@@ -247,7 +255,8 @@ def _check_finite(losses: Tensor, epoch: int) -> None:
     if len(bad):
         step = int(bad[0])
         values = losses.tolist()
-        raise Diverged(epoch + 1, step + 1, values[step], values[max(0, step - 5) : step])
+        what = f"the loss became {values[step]}"
+        raise Diverged(what, epoch + 1, step + 1, values[max(0, step - 5) : step])
 
 
 def _number(value: Tensor) -> float | None:
@@ -282,6 +291,7 @@ def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]
             epochs=config.probe_epochs,
             seed=run.config.seed,
             crop_min=run.config.augment.crop_min if config.probe == "paper" else None,
+            nesterov=config.probe_nesterov,
             on_epoch=partial(on_progress, "probe"),
         )
     return scores

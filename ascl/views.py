@@ -80,21 +80,21 @@ def draw_view(spec: ViewSpec, count: int, generator: torch.Generator) -> ViewDra
     )
 
 
-def crop_boxes(draw: ViewDraw, height: int, width: int) -> Tensor:
+def crop_boxes(crop: Tensor, place: Tensor, height: int, width: int) -> Tensor:
     """Turn draws into integer boxes (N, 4): top, left, height, width, as RandomResizedCrop does.
 
     The first candidate that fits inside the picture is taken; if none does, the largest centred
     box within the allowed aspect ratios.
     """
-    ratio = draw.crop[..., 1].exp()
-    area = draw.crop[..., 0] * height * width
+    ratio = crop[..., 1].exp()
+    area = crop[..., 0] * height * width
     w = (area * ratio).sqrt().round().long()  # (N, tries)
     h = (area / ratio).sqrt().round().long()
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     first = fits.long().argmax(dim=1, keepdim=True)
     h, w = h.gather(1, first).squeeze(1), w.gather(1, first).squeeze(1)
-    top = (draw.place[:, 0] * (height - h + 1)).long()
-    left = (draw.place[:, 1] * (width - w + 1)).long()
+    top = (place[:, 0] * (height - h + 1)).long()
+    left = (place[:, 1] * (width - w + 1)).long()
     boxes = torch.stack((top, left, h, w), dim=1)
     whole_h, whole_w = height, width
     if width / height < CROP_RATIO[0]:
@@ -216,7 +216,7 @@ def distort(images: Tensor, draw: ViewDraw) -> Tensor:
 def crop_views(images: Tensor, draw: ViewDraw, spec: ViewSpec) -> Tensor:
     """Crop, resize and flip uint8 images (N, 3, H, W) to floats (N, 3, S, S) in [0, 1]."""
     height, width = images.shape[-2:]
-    boxes = crop_boxes(draw, height, width).to(images.device)
+    boxes = crop_boxes(draw.crop, draw.place, height, width).to(images.device)
     top, left, h, w = boxes.unbind(dim=1)
     rows = resize_weights(top, h, height, spec.size)
     columns = resize_weights(left, w, width, spec.size) / 255

@@ -53,6 +53,8 @@ def sentences() -> Iterator[None]:
         yield
     except ValueError as error:  # our own checks: config, data, checkpoint
         fail(str(error), BAD_INPUT)
+    except MemoryError as error:
+        fail(f"out of memory: {error}; try a smaller batch_size or encoder.width", NO_RESOURCES)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}", NO_RESOURCES)
@@ -93,7 +95,9 @@ def train(
 
         settings = load_config(config, overrides or [])  # before the slow imports: a typo is cheap
 
-        from ascl.checkpoint import train_in
+        import torch
+
+        from ascl.checkpoint import resume, train_in
         from ascl.train import Diverged, build
 
         folder = out or Path("runs") / settings.identity()
@@ -102,8 +106,11 @@ def train(
         try:
             with interruptible(), talk.status("reading data …"):
                 run = build(settings)
+                resume(run, folder)
+                kept = run.epoch
             with interruptible(), _bar() as bar:
-                talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}")
+                after = f", going on after epoch {kept}" if kept else ""
+                talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}{after}")
                 for metrics in train_in(run, folder, _shown_on(bar, run)):
                     kept = metrics.epoch  # yielded once it is on disk
                     bar.print(_epoch_line(metrics, settings.epochs))
@@ -115,6 +122,8 @@ def train(
             raise typer.Exit(INTERRUPTED) from None
         except Diverged as error:
             fail(str(error), RUN_FAILED)
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(str(error).splitlines()[0]) from error
         talk.print(_summary(run))
 
 
@@ -128,7 +137,7 @@ def fetch(
         from ascl.data import fetch as fetch_data
 
         fetch_data(dataset, root)
-        talk.print(f"{dataset} is in {escape(str(root))}")
+        talk.print(f"{dataset} is ready for data.root={escape(str(root))}")
 
 
 @contextmanager
@@ -159,7 +168,8 @@ def _bar() -> Progress:
 
 def _shown_on(bar: Progress, run: "Run") -> "OnProgress":
     """Progress within an epoch, on the bar: where it is, how fast, and how the last epoch went."""
-    task = bar.add_task("", total=run.config.epochs * run.steps_per_epoch)
+    steps_in_all = run.config.epochs * run.steps_per_epoch
+    task = bar.add_task("", total=steps_in_all, completed=run.epoch * run.steps_per_epoch)
     started = time.perf_counter()
 
     def show(phase: str, step: int, steps: int) -> None:

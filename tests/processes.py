@@ -1,7 +1,7 @@
 """Run a function on several ranks of a real gloo process group, and get what each returns."""
 
 import os
-import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +12,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _rank(rank: int, world: int, port: int, folder: str, function: Callable[..., Any]) -> None:
+def _rank(rank: int, world: int, folder: str, function: Callable[..., Any]) -> None:
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # stay on this machine
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world
     )
     try:
         torch.save(function(), Path(folder) / f"{rank}.pt")
@@ -33,5 +28,5 @@ def _rank(rank: int, world: int, port: int, folder: str, function: Callable[...,
 def on_ranks(world: int, function: Callable[[], Any]) -> list[Any]:
     """`function()` on each of `world` fresh processes; it must be importable."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (world, _free_port(), folder, function), nprocs=world)
+        mp.spawn(_rank, (world, folder, function), nprocs=world)
         return [torch.load(Path(folder) / f"{r}.pt", weights_only=True) for r in range(world)]

@@ -37,7 +37,7 @@ class Output:
 
     loss: Tensor  # scalar, the mean over this rank's samples
     remember: tuple[Tensor, ...] = ()  # what `after_backward` needs of this step
-    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # scalars, equal on all ranks
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # scalars of this rank's share
 
 
 class Method(nn.Module):

@@ -45,7 +45,10 @@ class Config(RelabelConfig):
 def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
     # Plain batch norm: there is no key to single out, and BYOL leans on whole-batch statistics.
     hidden, dim = (4096, 256) if dataset.streams else (1024, 128)
-    return {"encoder": {"bn_splits": 1, "projector_hidden": hidden, "projector_dim": dim}}
+    return {
+        "method": {"momentum": 0.999 if dataset.streams and preset == "code" else 0.99},
+        "encoder": {"bn_splits": 1, "projector_hidden": hidden, "projector_dim": dim},
+    }
 
 
 class BYOL(Method):

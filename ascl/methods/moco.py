@@ -31,7 +31,7 @@ class Config(RelabelConfig):
     name: Literal["moco"] = "moco"
     temperature: float = Field(0.1, gt=0)
     """τ of the loss."""
-    queue_size: int = Field(4096, ge=2)
+    queue_size: int = Field(4096, ge=2, le=2**22)
     """n: how many keys the bank holds."""
     momentum: float = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""

@@ -8,7 +8,7 @@ from PIL import Image
 from torchvision.transforms import functional as TF
 
 from ascl.batches import Pixels, plain_batches, training_batches
-from ascl.datasets import DATASETS, ImageFiles, Images
+from ascl.datasets import DATASETS, DataError, ImageFiles, Images
 from ascl.views import ViewSpec
 
 CPU = torch.device("cpu")
@@ -84,8 +84,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.JPEG"
     path.write_bytes(b"\xff\xd8 not a picture")
     files = ImageFiles((str(path),), torch.zeros(1).long())
-    with pytest.raises(ValueError, match=r"bad\.JPEG cannot be decoded"):
+    with pytest.raises(DataError, match=r"bad\.JPEG cannot be decoded") as caught:
         list(plain_batches(files, pixels()))
+    assert "\n" not in str(caught.value), "a sentence, not a worker's traceback"
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

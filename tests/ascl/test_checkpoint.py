@@ -7,33 +7,53 @@ from pathlib import Path
 import pytest
 import torch
 
-from ascl.checkpoint import CheckpointError, read, restore, save, train_in, write_text
-from ascl.config import load_config
+from ascl.checkpoint import CheckpointError, read, restore, resume, save, train_in, write_text
+from ascl.config import RunConfig, load_config
 from ascl.train import build, train
 from tests.conftest import tiny
 
 
+def finish(config: RunConfig, folder: Path) -> list[int]:
+    """Resume and train what is left; the epochs that took."""
+    run = build(config)
+    resume(run, folder)
+    return [metrics.epoch for metrics in train_in(run, folder)]
+
+
 def test_a_run_in_a_folder_goes_on_where_it_was(tmp_path: Path) -> None:
-    config = tiny(epochs=3)
-    first = train_in(build(config), tmp_path)
+    config, folder = tiny(epochs=3), tmp_path / "new" / "run"
+    first = train_in(build(config), folder)
     next(first)
     first.close()
-    again = build(config)
-    assert [m.epoch for m in train_in(again, tmp_path)] == [2, 3]
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert finish(config, folder) == [2, 3]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
-    assert load_config(tmp_path / "config.yaml").identity() == config.identity()
-    assert list(train_in(build(config), tmp_path)) == [], "a finished run has nothing left to do"
-    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint.pt", "config.yaml", "metrics.jsonl"}
+    assert load_config(folder / "config.yaml").identity() == config.identity()
+    assert finish(config, folder) == [], "a finished run has nothing left to do"
+    assert {p.name for p in folder.iterdir()} == {"checkpoint.pt", "config.yaml", "metrics.jsonl"}
 
 
-def test_metrics_are_written_again_from_the_checkpoint(tmp_path: Path) -> None:
-    # A kill between the two writes leaves the metrics an epoch short.
-    list(train_in(build(tiny()), tmp_path))
+def test_what_a_kill_left_half_done_is_mended(tmp_path: Path) -> None:
+    finish(tiny(), tmp_path)
     whole = (tmp_path / "metrics.jsonl").read_text()
-    (tmp_path / "metrics.jsonl").unlink()
-    list(train_in(build(tiny()), tmp_path))
+    (tmp_path / "metrics.jsonl").unlink()  # a kill between the two writes
+    (tmp_path / ".checkpoint.pt.4242.half").write_bytes(b"half")  # a kill while writing
+    finish(tiny(), tmp_path)
     assert (tmp_path / "metrics.jsonl").read_text() == whole
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_config_that_is_not_the_runs_own_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mine: 1")
+    with pytest.raises(ValueError, match=r"config\.yaml would be overwritten"):
+        finish(tiny(), tmp_path)
+    assert (tmp_path / "config.yaml").read_text() == "mine: 1"
+
+
+def test_an_unreadable_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        read(tmp_path / "checkpoint.pt", torch.device("cpu"))
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Configs: presets, overrides, identity, and faults all at once."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ascl.config import RunConfig, load_config, merge, parse_overrides, with_ove
 from ascl.datasets import DATASETS
 from ascl.faults import Faulty
 from ascl.methods import method_names
-from ascl.optim import peak_rate
 
 
 def faults(given: object) -> list[str]:
@@ -65,6 +65,11 @@ def test_presets_hold_the_papers_and_the_codes_values(
         128,
     )
     assert (method.temperature, method.target_temperature, method.num_neighbours) == (0.1, 0.05, 1)
+    assert c.eval.probe_nesterov == (preset == "code")
+    byol: Any = RunConfig.of(
+        {"preset": preset, "data": {"name": dataset}, "method": {"name": "byol"}}
+    )
+    assert byol.method.momentum == expected[5]
     assert (c.epochs, c.batch_size, c.optim.momentum) == (200, 256, 0.9)
     assert (c.eval.knn_k, c.eval.knn_temperature, c.eval.probe_epochs) == (200, 0.1, 100)
 
@@ -72,8 +77,8 @@ def test_presets_hold_the_papers_and_the_codes_values(
 def test_the_batch_scales_the_learning_rate_in_paper_and_not_in_code() -> None:
     paper = RunConfig.of({"batch_size": 512})
     code = RunConfig.of({"batch_size": 512, "preset": "code"})
-    assert peak_rate(paper.optim, paper.batch_size) == pytest.approx(0.12)
-    assert peak_rate(code.optim, code.batch_size) == pytest.approx(0.03)
+    assert paper.optim.peak(paper.batch_size) == pytest.approx(0.12)
+    assert code.optim.peak(code.batch_size) == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("method", method_names())
@@ -117,6 +122,19 @@ leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
 trees = st.recursive(
     leaf, lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(max_size=6), t)
 )
+
+
+@given(st.text("abc:- \n{}[]!&*'1e.", max_size=40).map(lambda t: f"optim:\n  {t}\nepochs: 3\n"))
+def test_no_file_ends_in_a_traceback(text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        try:
+            load_config(file.name)
+        except Faulty as faulty:
+            assert all(fault.message for fault in faulty.faults)
+
+
 known = st.sampled_from(
     ["preset", "seed", "epochs", "batch_size", "method", "data", "augment", "encoder", "optim"]
 )
@@ -220,12 +238,12 @@ def test_a_config_is_frozen() -> None:
 def test_identity_is_stable_over_versions_of_this_program() -> None:
     # Ids name results on disk. If this fails, either a default changed (then old results are of
     # another run, and this value is to be changed), or the hash did (then it should not).
-    assert RunConfig.of({}).identity() == "b5f334460574"
+    assert RunConfig.of({}).identity() == "13405f541a8d"
 
 
 @pytest.mark.parametrize(
     "change",
-    ["data.root=/elsewhere", "runtime.device=cpu", "optim.lr=0.06"]
+    ["data.root=/elsewhere", "runtime.device=cpu", "optim.lr=0.06", "optim.lr_scaling=none"]
     + ["method.num_neighbours=5", "method.target_temperature=0.5"],  # MoCo has no neighbours
 )
 def test_what_changes_no_number_changes_no_identity(change: str) -> None:
@@ -248,6 +266,30 @@ def test_two_ways_of_saying_a_run_are_one_run() -> None:
     code = RunConfig.of({"preset": "code"})
     spelled = RunConfig.of(yaml.safe_load(code.to_yaml()) | {"preset": "paper"})
     assert spelled.identity() == code.identity()
+
+
+def test_no_neighbours_is_the_plain_method_whatever_it_is_called() -> None:
+    moco = RunConfig.of({"method": {"relabel": "none"}})
+    for kind in ("hard", "ahcl", "ascl"):
+        none = RunConfig.of({"method": {"relabel": kind, "num_neighbours": 0}})
+        assert none.identity() == moco.identity()
+
+
+def test_a_config_keeps_its_own_copy_of_what_it_was_given() -> None:
+    given: Any = {"optim": {"lr": 0.1}}
+    config = RunConfig.of(given)
+    given["optim"]["lr"] = 0.5
+    assert with_overrides(config, []).optim.lr == 0.1
+
+
+def test_what_was_said_on_the_command_line_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("optim: {lr: 0.1}\nepochs: 0\n")
+    with pytest.raises(Faulty) as caught:
+        load_config(path, ["optim.lr.x=3"])
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("optim.lr: must be a number")
+    assert second.startswith(f"{path}:2: epochs:")
 
 
 def test_the_target_temperature_is_nothing_to_hard_relabelling() -> None:

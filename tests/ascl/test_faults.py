@@ -12,11 +12,16 @@ from ascl.faults import Fault, Faulty, parse_yaml, read_yaml, unknown_name
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-3", 1e-3), ("1E5", 1e5), ("-2e3", -2e3), (".5", 0.5), ("1.", 1.0), ("12", 12)]
-    + [("1.5e-3", 1.5e-3), ("e3", "e3"), ("1e", "1e"), ("0.1.2", "0.1.2"), ("-", ["-"])],
+    + [
+        ("1.5e-3", 1.5e-3),
+        ("e3", "e3"),
+        ("1e", "1e"),
+        ("0.1.2", "0.1.2"),
+        ("1:30", "1:30"),
+        ("010", "010"),
+    ],
 )
 def test_numbers_are_numbers(text: str, value: object) -> None:
-    if value == ["-"]:
-        value = [None]
     assert parse_yaml(text)[0] == value
 
 
@@ -32,7 +37,16 @@ def test_a_key_given_twice_is_refused_with_both_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [1", "a: b: c", "\t- x", "*nowhere", "!!python/name:os.system x"]
+    "text",
+    [
+        "a: [1",
+        "a: b: c",
+        "\t- x",
+        "*nowhere",
+        "!!python/name:os.system x",
+        "!!bool abc",
+        "!!timestamp abc",
+    ],
 )
 def test_text_that_is_not_plain_yaml_gets_a_sentence(text: str) -> None:
     with pytest.raises(Faulty, match="not YAML"):

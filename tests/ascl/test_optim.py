@@ -3,7 +3,7 @@
 import pytest
 
 from ascl.config import OptimConfig
-from ascl.optim import peak_rate, rate_at
+from ascl.optim import rate_at
 
 
 def test_cosine_starts_at_the_peak_and_ends_at_zero() -> None:
@@ -25,5 +25,5 @@ def test_the_rate_never_rises_after_warm_up() -> None:
 
 
 def test_linear_scaling_is_by_256() -> None:
-    assert peak_rate(OptimConfig(lr=0.06), 64) == pytest.approx(0.015)
-    assert peak_rate(OptimConfig(lr=0.06, lr_scaling="none"), 64) == 0.06
+    assert OptimConfig(lr=0.06).peak(64) == pytest.approx(0.015)
+    assert OptimConfig(lr=0.06, lr_scaling="none").peak(64) == 0.06

@@ -10,6 +10,8 @@ import torch
 
 from ascl.checkpoint import restore, save
 from ascl.config import RunConfig
+from ascl.data import Data, load_data
+from ascl.datasets import Images
 from ascl.train import Diverged, EpochMetrics, Run, build, pick_device, train
 from tests.conftest import tiny
 
@@ -57,6 +59,41 @@ def test_a_restored_run_takes_the_same_next_steps(system: str, tmp_path: Path) -
     assert [numbers(m) for m in second.history] == [numbers(m) for m in whole.history]
     left, right = second.optimiser.state_dict()["state"], whole.optimiser.state_dict()["state"]
     assert all(left[k]["momentum_buffer"].equal(right[k]["momentum_buffer"]) for k in left)
+
+
+def test_a_restored_fp16_run_takes_the_same_next_steps(tmp_path: Path) -> None:
+    config = tiny("ascl", epochs=2, runtime={"precision": "fp16"})
+    whole = trained(config)
+    first = build(config)
+    next(iter(train(first)))
+    save(first, tmp_path / "checkpoint.pt")
+    second = build(config)
+    restore(second, tmp_path / "checkpoint.pt")
+    list(train(second))
+    assert same_state(second, whole)
+    assert second.scaler.state_dict() == whole.scaler.state_dict()
+
+
+def test_unlabelled_images_are_trained_on_and_never_vote() -> None:
+    # As STL-10: most of train has no class, the labelled part is the reference.
+    labelled = load_data("shapes", "", train_size=80, holdout=0.2)
+    assert isinstance(labelled.train, Images)
+    classes = labelled.train.labels.clone()
+    classes[20:] = -1
+    known = Images(labelled.train.images[:20], classes[:20])
+    data = Data(
+        labelled.spec,
+        Images(labelled.train.images, classes),
+        known,
+        labelled.test,
+        labelled.scored,
+    )
+    run = build(tiny("ascl", eval={"probe": "cached", "probe_epochs": 2}), data=data)
+    last = list(train(run))[-1]
+    assert (run.method.state_dict()["bank.classes"] == -1).any()
+    assert last.knn_top1 is not None
+    assert last.probe_top1 is not None
+    assert last.purity is None or 0 <= last.purity <= 1
 
 
 def seen_by(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
@@ -138,9 +175,16 @@ def test_a_loss_that_is_no_number_ends_the_run_and_says_where() -> None:
     run = build(tiny("ascl", optim={"lr": 1e30}))
     with pytest.raises(Diverged, match=r"became nan at step \d of epoch 1 \(losses before: ") as at:
         list(train(run))
-    assert math.isnan(at.value.value)
-    assert all(math.isfinite(x) for x in at.value.before)
+    assert all(math.isfinite(x) for x in at.value.losses)
     assert run.history == []
+
+
+def test_weights_that_the_last_step_broke_end_the_run_before_they_are_saved() -> None:
+    run = build(tiny("ascl", epochs=1, batch_size=64))
+    weight = next(run.method.parameters())
+    run.optimiser.register_step_post_hook(lambda *_: weight.data.view(-1)[:1].fill_(math.inf))
+    with pytest.raises(Diverged, match=r"the weights became infinite at step 1 of epoch 1"):
+        list(train(run))
 
 
 def test_gradients_are_clipped_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +232,9 @@ def test_a_device_that_is_not_there_gets_a_sentence() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match=r"a device of this machine, got 'cuda' .*try auto or cpu"):
         pick_device("cuda")
-    with pytest.raises(ValueError, match="got 'gpu'"):
-        pick_device("gpu")
+    for name in ("gpu", "meta"):
+        with pytest.raises(ValueError, match=f"got '{name}'"):
+            pick_device(name)
     assert pick_device("auto").type == "cpu"
 
 

@@ -29,6 +29,10 @@ def gen(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def boxes_of(draw: ViewDraw, height: int, width: int) -> Tensor:
+    return crop_boxes(draw.crop, draw.place, height, width)
+
+
 def pictures(n: int, side: int = 32, seed: int = 0) -> Tensor:
     """Smooth random pictures with flat and grey patches: the corners of HSV."""
     g = gen(seed)
@@ -50,7 +54,7 @@ def test_crops_are_torchvisions_resized_crops(side: int, size: int) -> None:
     images, spec = pictures(40, side), ViewSpec("weak", size)
     draw = draw_view(spec, 40, gen(1))
     ours = crop_views(images, draw, spec)
-    for i, (top, left, h, w) in enumerate(crop_boxes(draw, side, side).tolist()):
+    for i, (top, left, h, w) in enumerate(boxes_of(draw, side, side).tolist()):
         theirs = TF.resized_crop(
             images[i].float() / 255, top, left, h, w, [size, size], antialias=True
         )
@@ -111,7 +115,7 @@ def test_grey_blur_and_jitter_touch_only_the_samples_drawn() -> None:
 
 def test_crop_boxes_are_distributed_as_torchvisions() -> None:
     n, side = 20_000, 48
-    boxes = crop_boxes(draw_view(ViewSpec("weak", 32), n, gen(5)), side, side).float()
+    boxes = boxes_of(draw_view(ViewSpec("weak", 32), n, gen(5)), side, side).float()
     picture = torch.zeros(3, side, side)
     torch.manual_seed(0)
     theirs = torch.tensor(
@@ -130,7 +134,7 @@ def test_crop_boxes_are_distributed_as_torchvisions() -> None:
 
 
 def test_area_and_aspect_stay_in_range() -> None:
-    boxes = crop_boxes(draw_view(ViewSpec("weak", 32, crop_min=0.5), 5000, gen(6)), 64, 64).double()
+    boxes = boxes_of(draw_view(ViewSpec("weak", 32, crop_min=0.5), 5000, gen(6)), 64, 64).double()
     area = boxes[:, 2] * boxes[:, 3] / 64**2
     ratio = boxes[:, 3] / boxes[:, 2]
     assert area.min() > 0.5 * 0.95
@@ -145,7 +149,7 @@ def test_area_and_aspect_stay_in_range() -> None:
 def test_a_crop_that_never_fits_is_the_largest_centred_one() -> None:
     _, draw = drawn(1, crop_min=1.0)
     wide = ViewDraw(**{**draw.__dict__, "crop": torch.tensor([[[1.0, math.log(3 / 4)]] * 10])})
-    assert crop_boxes(wide, 10, 100).tolist() == [[0, 43, 10, 13]]
+    assert boxes_of(wide, 10, 100).tolist() == [[0, 43, 10, 13]]
 
 
 def test_colour_parameters_are_in_range_and_scale_with_strength() -> None:

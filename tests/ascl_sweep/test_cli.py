@@ -106,9 +106,10 @@ def test_a_killed_run_goes_on_with_equal_numbers(config: Path, tmp_path: Path) -
     args = [*COMMAND, "train", str(config), "epochs=6", "--out", "killed"]
     with subprocess.Popen(args, cwd=tmp_path, env=ENV, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + 100
-        while not (tmp_path / "killed/checkpoint.pt").exists() and time.monotonic() < deadline:
+        while not (tmp_path / "killed/metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         run.kill()
+    assert len((tmp_path / "killed/metrics.jsonl").read_text().splitlines()) < 6, "killed too late"
     again = cli("train", config, "epochs=6", "--out", "killed", cwd=tmp_path)
     assert again.returncode == 0
     text = (tmp_path / "killed" / "metrics.jsonl").read_text()

@@ -1,0 +1,62 @@
+"""The examples: valid, and what they promise comes out."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ascl.config import load_config
+from ascl.data import load_data
+from ascl.datasets import Images
+from ascl.evaluate import knn_top1
+from ascl.train import build, train
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
+def test_every_example_is_valid_and_tells_its_story(path: Path) -> None:
+    load_config(path)
+    story = path.read_text().partition("\n\n")[0]
+    assert f"ascl-sweep train examples/{path.name}" in story
+
+
+@pytest.fixture(scope="module")
+def raw_pixels() -> float:
+    data = load_data("shapes", "")
+    assert isinstance(data.train, Images)
+    assert isinstance(data.test, Images)
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (data.spec.mean, data.spec.std))
+    bank, queries = (
+        ((part.images / 255 - mean) / std).flatten(1) for part in (data.train, data.test)
+    )
+    return knn_top1(
+        bank,
+        data.train.labels,
+        queries,
+        data.test.labels,
+        num_classes=10,
+        k=200,
+        temperature=0.1,
+    )
+
+
+def test_raw_pixels_are_a_poor_guide_to_shapes(raw_pixels: float) -> None:
+    assert 0.1 < raw_pixels < 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "relabel"),
+    [("shapes", "none"), ("shapes", "hard"), ("shapes", "ahcl"), ("shapes", "ascl")]
+    + [("shapes_byol", "none"), ("shapes_byol", "ascl")],
+)
+def test_every_system_of_the_ablations_learns_the_shapes(
+    example: str, relabel: str, raw_pixels: float
+) -> None:
+    config = load_config(
+        EXAMPLES / f"{example}.yaml", [f"method.relabel={relabel}", "eval.probe=none"]
+    )
+    scores = [metrics.knn_top1 or 0.0 for metrics in train(build(config))]
+    assert scores[-1] > scores[0] + 0.03, scores
+    assert scores[-1] > raw_pixels + 0.03, scores
