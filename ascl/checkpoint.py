@@ -5,6 +5,7 @@ are made anew from the seed each epoch, so there is none to save.
 """
 
 import errno
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -47,9 +48,19 @@ def save(run: Run, path: Path) -> None:
     write_atomically(path, write)
 
 
-def restore(run: Run, path: Path) -> None:
-    """Put a run back to where its checkpoint was written."""
-    state = read(path, run.pixels.device)
+def restore(run: Run, path: Path) -> bool:
+    """Put a run back to where its checkpoint was written, if there is one.
+
+    Rank 0 reads it for all, so that every rank goes on from the same epoch whatever its own disk
+    holds.
+    """
+    content = None
+    if distributed.rank() == 0 and path.exists():
+        content = path.read_bytes()
+    content = distributed.from_first(content)
+    if content is None:
+        return False
+    state = read(content, path, run.pixels.device)
     if state["identity"] != run.config.identity():
         raise CheckpointError(
             f"{path} belongs to another run ({state['identity']}, this one is "
@@ -60,14 +71,15 @@ def restore(run: Run, path: Path) -> None:
     run.scaler.load_state_dict(state["scaler"])
     run.epoch = state["epoch"]
     run.history = [EpochMetrics(**metrics) for metrics in state["history"]]
+    return True
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """A checkpoint's contents; damage and foreign files get a sentence."""
+def read(content: bytes, path: Path, device: torch.device) -> dict[str, Any]:
+    """What a checkpoint's bytes mean; damage and foreign files get a sentence."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
         found = state["format"]
-    except (OSError, MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError):
         raise  # the file may be good: nothing to delete
     except Exception as error:  # torch.load names no common base for what a bad file can raise
         raise CheckpointError(
@@ -84,12 +96,14 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
 
 def resume(run: Run, folder: Path) -> None:
     """Put a run back to where its folder says it was; a fresh folder leaves it at the start."""
-    for half in folder.glob(".*.[0-9]*.half"):  # of a process that was killed while writing
-        half.unlink()
-    if (folder / CHECKPOINT).exists():
-        restore(run, folder / CHECKPOINT)
-        _write_readable(run, folder)
-    elif (folder / CONFIG).exists():
+    keeper = distributed.rank() == 0
+    if keeper:
+        for half in folder.glob(".*.[0-9]*.half"):  # of a process that was killed while writing
+            half.unlink()
+    if restore(run, folder / CHECKPOINT):
+        if keeper:
+            _write_readable(run, folder)
+    elif keeper and (folder / CONFIG).exists():
         raise ValueError(
             f"{folder / CONFIG} would be overwritten, and is not of a run that was trained here; "
             "use another --out"

@@ -64,6 +64,23 @@ def total(x: Tensor) -> Tensor:
     return x
 
 
+def from_first(content: bytes | None) -> bytes | None:
+    """What rank 0 has, on every rank: files on its disk need not be on theirs."""
+    if world_size() == 1:
+        return content
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    length = torch.tensor(-1 if content is None else len(content), device=device)
+    dist.broadcast(length, 0)
+    if length < 0:
+        return None
+    if rank() == 0 and content is not None:
+        buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
+    else:
+        buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
+    dist.broadcast(buffer, 0)
+    return buffer.cpu().numpy().tobytes()
+
+
 @torch.no_grad()
 def average_batch_norm(module: nn.Module) -> None:
     """Give every rank the mean of all ranks' running statistics: one checkpoint then fits all."""

@@ -1,7 +1,9 @@
 """The whole training step (views, both encoders, loss, EMA) against PIL-fed peers, and ASCL's own.
 
-All sides have the same network and batch. The PIL side is our method with everything but the views;
-lightly's is its MoCo v2 recipe with its own transform. Workers of a peer are ended before the other
+All sides have the same network and batch. The PIL side is our method with everything but the views,
+once in torch's default memory layout (what a loader hands over) and once in ours, channels last:
+the second row shows what the views alone bring. lightly's is its MoCo v2 recipe with its own
+transform. Workers of a peer are ended before the other
 side runs, and the batches they had ready are not counted.
 """
 
@@ -22,7 +24,7 @@ from benchmarks.timing import Ratio, in_turns, timed
 SKIP = 2 * WORKERS + 2  # batches that a loader may have had ready, and a warm-up
 
 
-def a_run(width: int, batch: int, relabel: str, steps: int) -> Run:
+def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bool = True) -> Run:
     return build(
         RunConfig.of(
             {
@@ -32,6 +34,7 @@ def a_run(width: int, batch: int, relabel: str, steps: int) -> Run:
                 "encoder": {"width": width},
                 "method": {"relabel": relabel},
                 "eval": {"probe": "none", "knn_every": 1000},
+                "runtime": {"channels_last": channels_last},
             }
         )
     )
@@ -78,9 +81,11 @@ def fed(
 
 def method_step(run: Run) -> Callable[..., None]:
     """A step of our own method on views that come from elsewhere."""
+    channels_last = run.config.runtime.channels_last
+    layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def step(query: torch.Tensor, key: torch.Tensor) -> None:
-        views = tuple(v.contiguous(memory_format=torch.channels_last) for v in (query, key))
+        views = tuple(v.contiguous(memory_format=layout) for v in (query, key))
         labels = torch.zeros(len(query), dtype=torch.long)
         run.optimiser.zero_grad(set_to_none=True)
         output = run.model(Batch(views, labels, torch.randperm(len(query)), diagnose=False))
@@ -95,13 +100,15 @@ def method_step(run: Run) -> Callable[..., None]:
 def run() -> Iterator[Ratio]:
     for width, batch, steps, rounds, goal in ((16, 256, 8, 3, "≥ 2"), (64, 64, 8, 3, "≥ 1.2")):
         ours = per_step(a_run(width, batch, "none", steps + 1))
-        peer_run = a_run(width, batch, "none", 2)
-        pictures = [to_pil_image(x) for x in peer_run.data.train.images]  # type: ignore[union-attr]
         name = f"step, {width}-wide ResNet-18, batch {batch}"
-        a, b = in_turns(
-            ours, fed(PilViews(pictures), batch, steps, method_step(peer_run)), rounds=rounds
-        )
-        yield Ratio(f"{name}: same model fed by PIL, {WORKERS} workers", a, b, goal)
+        for layout, wanted in (("default", goal), ("our", "–")):
+            peer = a_run(width, batch, "none", 2, channels_last=layout == "our")
+            pictures = [to_pil_image(x) for x in peer.data.train.images]  # type: ignore[union-attr]
+            a, b = in_turns(
+                ours, fed(PilViews(pictures), batch, steps, method_step(peer)), rounds=rounds
+            )
+            what = f"{name}: same model in {layout} layout fed by PIL, {WORKERS} workers"
+            yield Ratio(what, a, b, wanted)
         backbone = ResNet(EncoderConfig(width=width, bn_splits=1))
         recipe = LightlyMoCo(backbone, backbone.feature_dim)
         data = PilViews(pictures, lightly_transform())

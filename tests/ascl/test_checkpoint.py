@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ascl.checkpoint import CheckpointError, read, restore, resume, save, train_in, write_text
+from ascl.checkpoint import CheckpointError, restore, resume, save, train_in, write_text
 from ascl.config import RunConfig, load_config
 from ascl.train import build, train
 from tests.conftest import tiny
@@ -53,7 +53,7 @@ def test_a_config_that_is_not_the_runs_own_is_not_overwritten(tmp_path: Path) ->
 def test_an_unreadable_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").mkdir()
     with pytest.raises(OSError, match="directory"):
-        read(tmp_path / "checkpoint.pt", torch.device("cpu"))
+        restore(build(tiny()), tmp_path / "checkpoint.pt")
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     torch.save({"format": 1, "trap": Trap()}, tmp_path / "other.pt")
     for name in ("checkpoint.pt", "other.pt"):
         with pytest.raises(CheckpointError):
-            read(tmp_path / name, torch.device("cpu"))
+            restore(build(tiny()), tmp_path / name)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -104,6 +104,6 @@ def test_the_bank_is_in_the_checkpoint(tmp_path: Path) -> None:
     run = build(tiny("ascl"))
     next(iter(train(run)))
     save(run, tmp_path / "checkpoint.pt")
-    state = read(tmp_path / "checkpoint.pt", torch.device("cpu"))["method"]
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["method"]
     assert {"bank.features", "bank.classes", "bank.pointer"} <= state.keys()
     assert state["bank.pointer"].item() == 64 % 40

@@ -4,11 +4,14 @@ All of it in one pair of processes, since starting them is what costs; each law 
 BN included: `encoder.bn_splits` counts groups of the global batch, whatever rank they are on.
 """
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from ascl.checkpoint import resume, train_in
 from ascl.config import RunConfig
 from ascl.distributed import gather_uneven, rank, share, world_size
 from ascl.encoders import splits_per_rank
@@ -71,8 +74,21 @@ def everything() -> dict[str, Any]:
         list(train(diverging))
     except RuntimeError as error:
         seen["diverged"] = str(error)
+    seen["resumed"] = resumed()
     seen["rank"] = rank()
     return seen
+
+
+def resumed() -> list[float]:
+    """Losses of a run that is stopped after an epoch and goes on, each rank with its own disk."""
+    settings = tiny("ascl", epochs=2, encoder={"bn_splits": 2})
+    with tempfile.TemporaryDirectory() as folder:
+        first = train_in(build(settings), Path(folder))
+        next(first)
+        again = build(settings)
+        resume(again, Path(folder))
+        assert again.epoch == 1
+        return [metrics.loss for metrics in (*again.history, *train_in(again, Path(folder)))]
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +155,13 @@ def test_what_does_not_divide_over_the_workers_gets_a_sentence(two: list[dict[st
 def test_every_rank_sees_a_divergence(two: list[dict[str, Any]]) -> None:
     assert two[0]["diverged"] == two[1]["diverged"]
     assert "diverged: the loss became nan at step" in two[0]["diverged"]
+
+
+def test_ranks_go_on_from_the_checkpoint_that_only_the_first_has(
+    one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    assert len(one["resumed"]) == 2
+    assert two[0]["resumed"] == two[1]["resumed"] == pytest.approx(one["resumed"], abs=1e-4)
 
 
 def test_the_state_of_two_ranks_fits_one(system: str, two: list[dict[str, Any]]) -> None:
