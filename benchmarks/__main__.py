@@ -6,7 +6,13 @@ import sys
 
 import torch
 
-NAMES = ("ema", "views", "knn", "step")  # kNN's memory is a peak: before anything larger ran
+NAMES = (
+    "ema",
+    "views",
+    "knn",
+    "ledger",
+    "step",
+)  # kNN's memory is a peak: before anything larger ran
 
 
 def main() -> None:

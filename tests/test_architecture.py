@@ -46,7 +46,7 @@ def test_the_trainer_is_plain_pytorch(library: str) -> None:
 
 def test_only_the_command_line_prints_and_exits() -> None:
     for path in files("ascl") + files("ascl_sweep"):
-        if path.name == "cli.py":
+        if path.parent.name == "cli":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -1,78 +1,20 @@
-"""The command line; the only file that prints and exits. stdout is data, stderr is talk.
-
-Commands import what they need when they run: `--help` loads neither torch nor ray.
-"""
+"""`ascl-sweep train` and `fetch`: one run, and the data for it."""
 
 import json
 import shlex
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ascl_sweep import __version__
+from ascl_sweep.cli.app import INTERRUPTED, RUN_FAILED, app, fail, interruptible, sentences, talk
 
 if TYPE_CHECKING:
     from ascl.train import EpochMetrics, OnProgress, Run
-
-BAD_INPUT, RUN_FAILED, NO_RESOURCES, INTERRUPTED = 2, 1, 4, 130
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Ablations and hyperparameter sweeps for self-supervised learning.",
-)
-talk = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def main() -> None:
-    """Entry point of the `ascl-sweep` script."""
-    app()
-
-
-def fail(message: str, code: int) -> NoReturn:
-    """Say what is wrong, one sentence a line, and exit."""
-    talk.print(f"[bold red]error:[/] {escape(message)}")
-    raise typer.Exit(code)
-
-
-@contextmanager
-def sentences() -> Iterator[None]:
-    """Turn what a user or a machine can cause into a sentence and an exit code."""
-    try:
-        yield
-    except ValueError as error:  # our own checks: config, data, checkpoint
-        fail(str(error), BAD_INPUT)
-    except MemoryError as error:
-        fail(f"out of memory: {error}; try a smaller batch_size or encoder.width", NO_RESOURCES)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        fail(f"{where}{error.strerror or error}", NO_RESOURCES)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"ascl-sweep {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()
@@ -138,20 +80,6 @@ def fetch(
 
         fetch_data(dataset, root)
         talk.print(f"{dataset} is ready for data.root={escape(str(root))}")
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let a polite kill (SIGTERM) end things as Ctrl-C does."""
-
-    def interrupt(signum: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _bar() -> Progress:

@@ -1,0 +1,278 @@
+"""A run as Ray executes it: one worker is a Tune trainable, several are Ray Train in a Tune trial.
+
+Both take the same task (a mapping of plain values) and walk through the same `messages`: one per
+epoch, the last with `done`. A run's own failure is a message too, so that what Ray sees fail is
+only what went away: a process, a machine. The run's files lie in its folder under the store, found
+by its id; a worker that is started again goes on from there.
+"""
+
+import gc
+import os
+import socket
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray import tune
+
+from ascl import distributed
+from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in
+from ascl.config import RunConfig
+from ascl.data import Data, load_data
+from ascl.datasets import Images, dataset_spec
+from ascl.train import Diverged, Run, build
+
+LOG = "log.txt"
+Message = dict[str, Any]
+
+
+def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
+    """Train what is left of a task's run, telling of each epoch that the ledger may lack.
+
+    With several ranks an error is raised instead of told: the others wait for this one, and it is
+    Ray Train that ends them all.
+    """
+    with scratch(task["folder"]) as folder, logged(folder.path):
+        try:
+            yield from _epochs(task, folder)
+        except Diverged as error:
+            yield {"state": "diverged", "error": str(error), "done": True}
+        except Exception as error:
+            traceback.print_exc()
+            folder.push()
+            if distributed.world_size() > 1:
+                raise
+            yield {"state": "failed", "error": sentence(error), "done": True}
+
+
+def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
+    torch.set_num_threads(max(1, int(task["cpus_per_worker"])))
+    config = RunConfig.of(task["config"])
+    folder.pull()
+    run = build(config, data=shared_data(task))
+    note = _resume(run, folder.path)
+    facts: Message = {
+        "host": socket.gethostname(),
+        "device": device_name(run.pixels.device),
+        "torch": torch.__version__,
+        "scored": run.data.scored,
+        "note": note,
+    }
+    for metrics in run.history[task["recorded"] :]:
+        yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
+    for metrics in train_in(run, folder.path):
+        folder.push()
+        yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
+    if (
+        task["recorded"] >= config.epochs
+    ):  # the ledger had every epoch, but not that this was the end
+        yield {"state": "done", "done": True} | facts
+
+
+def _told(epoch: int, metrics: Message, epochs: int) -> Message:
+    last = epoch == epochs
+    return {"state": "done" if last else "running", "metrics": metrics, "done": last}
+
+
+def _resume(run: Run, folder: Path) -> str | None:
+    """Go on from the run's checkpoint; one that is damaged is put away, and said so."""
+    try:
+        resume(run, folder)
+    except CheckpointError as error:
+        traceback.print_exc()
+        if distributed.rank() == 0:
+            (folder / CHECKPOINT).unlink()
+            (folder / "config.yaml").unlink(missing_ok=True)
+        return f"its checkpoint could not be used and it starts over: {error}"
+    return None
+
+
+def sentence(error: BaseException) -> str:
+    """An error as one line; Ray's wrappers taken off."""
+    error = getattr(error, "cause", None) or error
+    text = str(error).strip().splitlines()
+    if isinstance(error, ValueError | OSError) and text:
+        return text[0]
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+# ---------------------------------------------------------------- the run's files
+
+
+class Folder:
+    """A run's folder on this machine, and its twin in a remote store if the store is remote."""
+
+    def __init__(self, path: Path, address: str | None) -> None:
+        self.path, self.address = path, address
+
+    def pull(self) -> None:
+        """Fetch what an earlier worker left."""
+        if self.address and distributed.rank() == 0:
+            from pyarrow import fs
+
+            store, place = fs.FileSystem.from_uri(self.address)
+            if store.get_file_info(place).type == fs.FileType.Directory:
+                fs.copy_files(place, str(self.path), source_filesystem=store)
+
+    def push(self) -> None:
+        """Leave the epoch's checkpoint where the next worker finds it."""
+        if self.address and distributed.rank() == 0:
+            from pyarrow import fs
+
+            store, place = fs.FileSystem.from_uri(self.address)
+            store.create_dir(place)
+            sys.stdout.flush()
+            local = fs.LocalFileSystem()
+            fs.copy_files(str(self.path), place, local, destination_filesystem=store)
+
+
+@contextmanager
+def scratch(address: str) -> Iterator[Folder]:
+    """The folder to work in: the store's own, or a temporary one for a store that is no disk."""
+    if "://" not in address:
+        yield Folder(Path(address), None)
+        return
+    with tempfile.TemporaryDirectory(prefix="ascl-") as path:
+        yield Folder(Path(path), address)
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """Send this process's output to the run's log, also that of libraries in C."""
+    rank = distributed.rank()
+    path = folder / (LOG if rank == 0 else f"{LOG}.{rank}")
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = os.dup(1), os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, old in zip((1, 2), before, strict=True):
+            os.dup2(old, fd)
+            os.close(old)
+        os.close(log)
+
+
+# ---------------------------------------------------------------- one copy of the data per node
+
+
+def pack(data: Data) -> dict[str, Any]:
+    """A run's images as arrays, which Ray keeps once per node for all processes on it."""
+    parts = {"train": data.train, "test": data.test}
+    if data.reference is not data.train:
+        parts["reference"] = data.reference
+    packed: dict[str, Any] = {"name": data.spec.name, "scored": data.scored}
+    for name, part in parts.items():
+        assert isinstance(part, Images)
+        packed[name] = part.images.numpy(), part.labels.numpy()
+    return packed
+
+
+def unpack(packed: Mapping[str, Any]) -> Data:
+    """The images of `pack`, without a copy."""
+
+    def part(name: str) -> Images:
+        with warnings.catch_warnings():  # they are read-only, and nothing writes to them
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return Images(*map(torch.from_numpy, packed[name]))
+
+    train = part("train")
+    reference = part("reference") if "reference" in packed else train
+    return Data(dataset_spec(packed["name"]), train, reference, part("test"), packed["scored"])
+
+
+def load_packed(name: str, root: str, train_size: int | None, holdout: float) -> dict[str, Any]:
+    """What a task of its own does on some node of the cluster, once for all runs that want it."""
+    return pack(load_data(name, root, train_size=train_size, holdout=holdout))
+
+
+def shared_data(task: Mapping[str, Any]) -> Data | None:
+    reference = task.get("data")
+    return None if reference is None else unpack(ray.get(reference["ref"]))
+
+
+# ---------------------------------------------------------------- one worker
+
+
+class OneWorker(tune.Trainable):
+    """A run in one process, which the next run takes over.
+
+    A class rather than a function: Tune runs functions in a thread of their own, and each thread
+    would start a new pool of compute threads.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._messages = messages(config)
+
+    def step(self) -> Message:
+        return next(self._messages)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self._messages = messages(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        self._messages.close()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------- several workers
+
+
+def several_workers(task: dict[str, Any]) -> None:
+    """A run on several workers: Ray Train inside a Tune trial."""
+    from ray.train import FailureConfig, ScalingConfig
+    from ray.train import RunConfig as TrainRunConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    gpus = task["gpus_per_worker"]
+    resources = {"CPU": task["cpus_per_worker"]} | ({"GPU": gpus} if gpus else {})
+    trainer = TorchTrainer(
+        _rank,
+        train_loop_config=task,
+        scaling_config=ScalingConfig(
+            num_workers=task["workers"], use_gpu=bool(gpus), resources_per_worker=resources
+        ),
+        run_config=TrainRunConfig(
+            name=task["run_id"],  # stable, so that a retried trial finds its own
+            storage_path=task["scratch"],
+            callbacks=[TuneReportCallback()],  # type: ignore[no-untyped-call, list-item]
+            failure_config=FailureConfig(max_failures=2),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        failures = getattr(error, "worker_failures", {})
+        cause = next(iter(failures.values()), error)
+        tune.report({"state": "failed", "error": sentence(cause), "done": True})
+
+
+def _rank(task: dict[str, Any]) -> None:
+    import ray.train
+
+    for message in messages(task):
+        ray.train.report(message)

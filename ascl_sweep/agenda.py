@@ -1,0 +1,295 @@
+"""What a sweep still needs: which run comes next, which is ended early, which are the finalists.
+
+Decisions only, over what the ledger knows: no Ray, no clock, no disk. A search runs its
+configurations with the first seed, scored on the holdout; its finalists then run to full length
+with every seed, scored on test. Other sweeps run every cell with every seed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ascl.config import RunConfig
+from ascl_sweep.ledger import Ledger, RunRow, Scalar
+from ascl_sweep.proposals import Outcome, Proposals
+from ascl_sweep.space import flat
+from ascl_sweep.spec import SweepSpec
+from ascl_sweep.stopping import Decision, Rule, Stopper
+
+OVER = ("done", "stopped", "diverged")  # a run in one of these states needs no more work
+SAME_FAILURES = 3  # so many runs that fail alike, and none that does not, end a sweep
+REPEATS = 50  # so many proposals in a row that were tried before: the space is used up
+
+Phase = Literal["search", "final"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that a sweep wants."""
+
+    run_id: str
+    config: RunConfig
+    phase: Phase
+
+    @classmethod
+    def of(cls, config: RunConfig, phase: Phase) -> "Task":
+        return cls(config.identity(), config, phase)
+
+
+@dataclass
+class Agenda:
+    """The runs of one sweep, from what is known of them to the end.
+
+    `rows` and `curves` are what the ledger has, for all runs it has; told what happens, the agenda
+    keeps the curves of its own up to date.
+    """
+
+    spec: SweepSpec
+    rows: Mapping[str, RunRow]
+    curves: dict[str, dict[int, float | None]]
+    over: set[str] = field(default_factory=set)
+    """Runs that need no more work."""
+    running: set[str] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+    """Errors of the runs that failed since the last one that did not."""
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.states = {run_id: row.state for run_id, row in self.rows.items()}
+        self._stopper = stopper(spec)
+        self._tickets: dict[str, int] = {}
+        self._tried: dict[str, Mapping[str, Any]] = {}
+        """The search's runs, in the order they were tried, and what each changes."""
+        self._proposals: Proposals | None = None
+        self._used_up = False
+        self._final: list[Task] | None = None
+        if spec.domains:
+            self._tried = {
+                row.run_id: {k: row.config[k] for k in spec.domains if k in row.config}
+                for row in self.rows.values()
+                if row.phase == "search" and spec.name in row.sweeps
+            }
+            ended = [run_id for run_id in self._tried if self.states[run_id] in OVER]
+            self._proposals = Proposals(spec, [self._outcome(run_id) for run_id in ended])
+        elif spec.is_search:
+            tasks = [
+                Task.of(spec.config(c.changes, seed=spec.seeds[0], phase="search"), "search")
+                for c in spec.cells()
+            ]
+            self._tried = {
+                task.run_id: cell.changes for task, cell in zip(tasks, spec.cells(), strict=True)
+            }
+        self._configs: dict[str, Task] = {}
+        for run_id, changes in self._tried.items():
+            self._configs[run_id] = Task.of(
+                spec.config(changes, seed=spec.seeds[0], phase="search"), "search"
+            )
+        if self._stopper:
+            for run_id in self._tried:
+                for epoch, value in sorted(self.curves.get(run_id, {}).items()):
+                    self._stopper.decide(run_id, epoch, value)
+
+    # ------------------------------------------------------------ what comes next
+
+    def next(self) -> Task | None:
+        """A run to start now; None if there is none, or none before others have ended."""
+        task = self._next_search() if self.spec.is_search else None
+        if task is None and self.search_is_over:
+            task = next((t for t in self.finals() if self._open(t.run_id)), None)
+        if task is not None:
+            self.running.add(task.run_id)
+        return task
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is running and nothing is left to start."""
+        return (
+            not self.running
+            and self.search_is_over
+            and not any(self._open(task.run_id) for task in self.finals())
+        )
+
+    @property
+    def search_is_over(self) -> bool:
+        if not self.spec.is_search:
+            return True
+        if any(self._open(run_id) or run_id in self.running for run_id in self.allowed()):
+            return False
+        return not self.spec.domains or self._used_up or len(self._tried) >= self._trials
+
+    @property
+    def hopeless(self) -> str | None:
+        """The error that every run so far ended with, if there were enough of them."""
+        alike = len(self.failures) >= SAME_FAILURES and len(set(self.failures)) == 1
+        return self.failures[0] if alike else None
+
+    @property
+    def _trials(self) -> int:
+        return self.spec.budget.trials or max(1, len(self._tried))
+
+    def allowed(self) -> list[str]:
+        """The search's runs that the budget has room for."""
+        return list(self._tried)[: self._trials]
+
+    def _open(self, run_id: str) -> bool:
+        return (
+            run_id not in self.over
+            and run_id not in self.running
+            and self.states.get(run_id) not in OVER
+        )
+
+    def _next_search(self) -> Task | None:
+        for run_id in self.allowed():
+            if self._open(run_id):
+                return self._configs[run_id]
+        if self._proposals is None or self._used_up or len(self._tried) >= self._trials:
+            return None
+        for _ in range(REPEATS):
+            ticket, changes = self._proposals.ask()
+            config = self.spec.config(changes, seed=self.spec.seeds[0], phase="search")
+            task = Task.of(config, "search")
+            if task.run_id not in self._tried:
+                self._tried[task.run_id] = changes
+                self._configs[task.run_id] = task
+                self._tickets[task.run_id] = ticket
+                if self._open(task.run_id):
+                    return task
+                self._tell(task.run_id)  # another sweep has run it
+            else:
+                outcome = self._outcome(task.run_id)  # not run twice: its value is known
+                self._proposals.tell(ticket, replace(outcome, changes=changes))
+        self._used_up = True
+        return None
+
+    def wanted(self) -> list[Task]:
+        """The runs that are known to be wanted so far."""
+        return [*(self._configs[run_id] for run_id in self.allowed()), *self.finals()]
+
+    def work_left(self) -> tuple[int, int]:
+        """Epochs done, and epochs to come if no run is stopped any more."""
+        done = left = 0
+        for task in self.wanted():
+            known = len(self.curves.get(task.run_id, ()))
+            done += known
+            if task.run_id not in self.over and self.states.get(task.run_id) not in OVER:
+                left += task.config.epochs - known
+        if self.spec.is_search and not self.search_is_over:
+            epochs = int(self.spec.base_values["epochs"])
+            ladder = self.spec.ladder
+            finals = ladder.finalists * len(self.spec.seeds) if ladder else 0
+            unasked = self._trials - len(self._tried) if self.spec.domains else 0
+            left += (finals + max(0, unasked)) * epochs
+        return done, left
+
+    # ------------------------------------------------------------ what happens
+
+    def told(self, run_id: str, epoch: int, value: float | None, *, measured: bool) -> Decision:
+        """An epoch of a run has come in: whether the run ends here."""
+        self.curves.setdefault(run_id, {})[epoch] = value
+        self.failures.clear()
+        if self._stopper is None or run_id not in self._tried or not measured:
+            return Decision(stop=False)
+        return self._stopper.decide(run_id, epoch, value)
+
+    def ended(self, run_id: str, state: str, error: str | None = None) -> None:
+        """A run is over, one way or another; `planned` is one that was put off."""
+        self.running.discard(run_id)
+        self.states[run_id] = state
+        if state != "planned":
+            self.over.add(run_id)
+        if state == "failed":
+            self.failures.append(error or "")
+        else:
+            self.failures.clear()
+        self._tell(run_id)
+
+    def _tell(self, run_id: str) -> None:
+        if self._proposals is not None and run_id in self._tickets:
+            self._proposals.tell(self._tickets.pop(run_id), self._outcome(run_id))
+
+    def _outcome(self, run_id: str) -> Outcome:
+        curve = self.curves.get(run_id, {})
+        return Outcome(
+            self._tried[run_id],
+            {epoch: value for epoch, value in curve.items() if value is not None},
+            self.states.get(run_id, "planned"),
+        )
+
+    def outcomes(self) -> list[Outcome]:
+        """What the search has come to, for an export."""
+        return [self._outcome(run_id) for run_id in self._tried]
+
+    # ------------------------------------------------------------ the ladder
+
+    def finals(self) -> Sequence[Task]:
+        """The runs that tables are made of; of a search, those of its finalists."""
+        if self._final is None:
+            if not self.search_is_over:
+                return ()
+            self._final = list(self._finals())
+        return self._final
+
+    def _finals(self) -> Iterator[Task]:
+        spec = self.spec
+        if spec.is_search:
+            arms = [self._tried[run_id] for run_id in self.finalists()] if spec.ladder else []
+        else:
+            arms = [cell.changes for cell in spec.cells()][: spec.budget.trials]
+        # Seed by seed: a sweep that is cut short has every arm with the seeds it got to.
+        for seed in spec.seeds:
+            for changes in arms:
+                yield Task.of(spec.config(changes, seed=seed, phase="final"), "final")
+
+    def finalists(self) -> list[str]:
+        """The search's best complete runs, of each group if the ladder says so."""
+        ladder = self.spec.ladder
+        assert ladder is not None
+        scored = [
+            (self.curves[run_id].get(self._configs[run_id].config.epochs), run_id)
+            for run_id in self.allowed()
+            if self.states.get(run_id) == "done"
+        ]
+        ranked = sorted(((v, r) for v, r in scored if v is not None), key=lambda x: (-x[0], x[1]))
+        taken: dict[Scalar, int] = {}
+        chosen = []
+        for _, run_id in ranked:
+            values = config_values(self._configs[run_id].config)
+            group = values.get(ladder.per) if ladder.per else None
+            taken[group] = taken.get(group, 0) + 1
+            if taken[group] <= ladder.finalists:
+                chosen.append(run_id)
+        return chosen
+
+
+def config_values(config: RunConfig) -> dict[str, Scalar]:
+    """A config by its dotted keys, as the ledger's columns are named."""
+    return flat(config.model_dump(mode="json"))
+
+
+def stopper(spec: SweepSpec) -> Stopper | None:
+    """The sweep's stopping rule, with nothing told yet."""
+    stop = spec.stop
+    if stop is None:
+        return None
+    epochs = int(spec.base_values["epochs"])
+    rule = Rule(
+        stop.rule,
+        grace=stop.grace_epochs(epochs),
+        factor=stop.factor,
+        share=stop.share,
+        at=stop.at_epochs(epochs),
+        audit=stop.audit,
+    )
+    return Stopper(rule, epochs)
+
+
+def curves_of(ledger: Ledger) -> dict[str, dict[int, float | None]]:
+    """The searched metric of every run, by epoch."""
+    table = ledger.epochs_table(["run_id", "epoch", "knn_top1"])
+    if "knn_top1" not in table.column_names:
+        return {}
+    curves: dict[str, dict[int, float | None]] = {}
+    columns = (table.column(name).to_pylist() for name in ("run_id", "epoch", "knn_top1"))
+    for run_id, epoch, value in zip(*columns, strict=True):
+        curves.setdefault(run_id, {})[epoch] = value
+    return curves

@@ -1,0 +1,75 @@
+"""The best configuration of a sweep: by the holdout where runs were searched, else by the mean."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+
+from ascl_sweep.ledger import RunRow, Scalar
+
+COLUMNS = {"knn_top1": "knn_last_top1", "probe_top1": "probe_top1"}
+# A final run differs from the search's run of the same configuration in these only.
+OF_NO_ARM = ("seed", "data.holdout", "data.root")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A configuration and what its complete runs came to."""
+
+    config: Mapping[str, Scalar]
+    differs: Mapping[str, Scalar]
+    """Its values at the keys in which the sweep's arms differ."""
+    mean: float
+    sd: float | None
+    n: int
+    scored: str
+
+
+def best_arms(rows: Iterable[RunRow], sweep: str, metric: str) -> list[Arm]:
+    """A sweep's arms, best first; a search is judged by its search runs, never by test."""
+    if metric not in COLUMNS:
+        raise ValueError(f"--metric must be one of {', '.join(COLUMNS)}, got {metric!r}")
+    done = [row for row in rows if row.state == "done" and sweep in row.sweeps]
+    searched = [row for row in done if row.phase == "search"]
+    groups: dict[Any, list[RunRow]] = {}
+    for row in searched or done:
+        key = tuple(sorted((k, repr(v)) for k, v in row.config.items() if k not in OF_NO_ARM))
+        groups.setdefault(key, []).append(row)
+    keys = {k for group in groups.values() for k in group[0].config if k not in OF_NO_ARM}
+    varied = sorted(
+        k for k in keys if len({repr(group[0].config.get(k)) for group in groups.values()}) > 1
+    )
+    arms = []
+    for group in groups.values():
+        values = [v for row in group if (v := getattr(row, COLUMNS[metric])) is not None]
+        if not values:
+            continue
+        config = group[0].config
+        arms.append(
+            Arm(
+                config=config,
+                differs={k: config[k] for k in varied if k in config},
+                mean=fmean(values),
+                sd=stdev(values) if len(values) > 1 else None,
+                n=len(values),
+                scored="holdout" if config.get("data.holdout") else "test",
+            )
+        )
+    return sorted(arms, key=lambda a: -a.mean)
+
+
+def export_yaml(arm: Arm, path: Path) -> None:
+    """Write an arm as a config that `ascl-sweep train` reads, trained on all of train."""
+    tree: dict[str, Any] = {}
+    for key, value in arm.config.items():
+        *parents, leaf = key.split(".")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    tree.setdefault("data", {})["holdout"] = 0.0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")

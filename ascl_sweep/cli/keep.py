@@ -1,0 +1,143 @@
+"""`ascl-sweep compact`, `gc`, `export` and `doctor`: keeping a store, and a machine, in order."""
+
+import os
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ascl_sweep.cli.app import (
+    BAD_INPUT,
+    NO_RESOURCES,
+    StoreOption,
+    app,
+    data,
+    fail,
+    sentences,
+    talk,
+)
+
+PACKAGES = ("torch", "torchvision", "ray", "optuna", "pyarrow", "pydantic")
+
+
+@app.command()
+def compact(store: StoreOption = "results") -> None:
+    """Merge the store's many small files into few."""
+    with sentences():
+        from ascl_sweep.ledger import Ledger
+        from ascl_sweep.ledger import compact as merge
+
+        for table, (before, after) in merge(Ledger(store)).items():
+            talk.print(f"{table}: {before} files are now {after}")
+
+
+@app.command()
+def gc(
+    store: StoreOption = "results",
+    done: Annotated[
+        bool, typer.Option("--done", help="Also checkpoints of finished runs.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Delete files of runs that nobody will go on with: stopped, diverged, or unknown."""
+    with sentences():
+        from ascl_sweep.ledger import Ledger
+
+        ledger = Ledger(store)
+        if (driver := ledger.driver()) is not None:
+            fail(f"a sweep is running in {store} ({driver}); stop it first", BAD_INPUT)
+        rows = ledger.runs()
+        states = {"stopped", "diverged"} | ({"done"} if done else set())
+        gone = [i for i in ledger.work_ids() if i not in rows or rows[i].state in states]
+        size = sum(ledger.work_bytes(run_id) for run_id in gone)
+        if not dry_run:
+            for run_id in gone:
+                ledger.delete_work(run_id)
+        verb = "would free" if dry_run else "freed"
+        talk.print(f"{verb} {size / 1e6:,.1f} MB of {len(gone)} runs")
+
+
+@app.command()
+def export(
+    name: Annotated[str, typer.Argument(help="A search of the store.", metavar="SWEEP")],
+    out: Annotated[Path, typer.Argument(help="A new sqlite file.", metavar="FILE.db")],
+    store: StoreOption = "results",
+) -> None:
+    """Write a search as an Optuna study, for optuna-dashboard."""
+    with sentences():
+        from ascl_sweep.agenda import Agenda, curves_of
+        from ascl_sweep.cli.app import sweeps_in
+        from ascl_sweep.ledger import Ledger
+        from ascl_sweep.proposals import export as write
+        from ascl_sweep.spec import spec_of
+
+        ledger = Ledger(store)
+        row = sweeps_in(ledger, [name])[name]
+        spec = spec_of(row.text, file=row.file, overrides=row.overrides, scale=row.scale)  # type: ignore[arg-type]
+        if not spec.domains:
+            fail(f"only a search with Optuna has a study, and {name!r} lists its cells", BAD_INPUT)
+        if out.exists():
+            fail(f"{out} is there already; name a new file, or delete it", BAD_INPUT)
+        outcomes = Agenda(spec, ledger.runs(), curves_of(ledger)).outcomes()
+        write(spec, outcomes, out)
+        talk.print(
+            f"wrote {len(outcomes)} trials; look at them with "
+            f"`optuna-dashboard sqlite:///{escape(str(out))}`"
+        )
+
+
+@app.command()
+def doctor(
+    store: StoreOption = "results",
+    start_ray: Annotated[
+        bool, typer.Option("--ray", help="Also start a private Ray and its dashboard.")
+    ] = False,
+) -> None:
+    """Look whether this machine can run sweeps, and say what is missing."""
+    bad = []
+
+    def say(what: str, found: str, fine: bool = True, way_out: str = "") -> None:
+        mark = "[green]ok [/]" if fine else "[red]bad[/]"
+        data.print(f"{mark} {what}: {escape(found)}{'' if fine else f'; {escape(way_out)}'}")
+        if not fine:
+            bad.append(what)
+
+    with sentences():
+        new = sys.version_info >= (3, 11)
+        say("Python", sys.version.split()[0], new, "needs 3.11 or later")
+        for package in PACKAGES:
+            try:
+                say(package, version(package))
+            except PackageNotFoundError:
+                say(package, "not installed", False, "pip install ascl-sweep")
+        import torch
+
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        say("GPUs", ", ".join(gpus) or "none: runs train on the CPU (try --scale laptop)")
+        say("CPUs", str(len(os.sched_getaffinity(0))))
+        here = Path(store if "://" not in store else ".").absolute()
+        while not here.exists():
+            here = here.parent
+        free = shutil.disk_usage(here).free
+        writable = os.access(here, os.W_OK)
+        say("disk", f"{free / 1e9:.1f} GB free in {here}", free > 1e9 and writable, "make room")
+        shm = Path("/dev/shm")
+        if shm.is_dir():
+            free = shutil.disk_usage(shm).free
+            say("shared memory", f"{free / 1e9:.1f} GB", free > 1e8, "enlarge /dev/shm")
+        if start_ray:
+            from ascl_sweep.cluster import NoResources, connected
+
+            try:
+                with connected(None, dashboard=True) as cluster:
+                    cpus, devices = cluster.total()
+                    say("Ray", f"starts, with {cpus:g} CPUs and {devices:g} GPUs")
+                    say("dashboard", "answers")
+            except NoResources as error:
+                say("Ray", str(error), False, "see above")
+    if bad:
+        fail(f"{', '.join(bad)} must be mended first", NO_RESOURCES)

@@ -1,0 +1,397 @@
+"""`ascl-sweep validate`, `plan`, `schema`, `status`, `best`, `replay`: they change nothing."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from ascl_sweep.cli.app import (
+    BAD_INPUT,
+    AsJson,
+    Files,
+    Names,
+    Overrides,
+    ScaleOption,
+    StoreOption,
+    app,
+    data,
+    fail,
+    sentences,
+    sweeps_in,
+    talk,
+)
+from ascl_sweep.labels import arm, duration, percent
+
+if TYPE_CHECKING:
+    from ascl_sweep.ledger import Ledger, RunRow
+    from ascl_sweep.plan import Plan
+    from ascl_sweep.replay import Interval
+    from ascl_sweep.spec import SweepSpec
+
+
+def load_specs(files: list[Path], overrides: list[str], scale: str) -> list["SweepSpec"]:
+    """Read sweep files; the faults of all of them at once."""
+    from ascl.faults import Fault, Faulty
+    from ascl_sweep.spec import load_spec
+
+    if scale not in ("full", "laptop"):
+        raise ValueError(f"--scale must be full or laptop, got {scale!r}")
+    specs: list[SweepSpec] = []
+    faults: list[Fault] = []
+    for file in files:
+        try:
+            specs.append(load_spec(file, overrides, scale))  # type: ignore[arg-type]
+        except Faulty as faulty:
+            faults += faulty.faults
+    for name, count in Counter(spec.name for spec in specs).items():
+        if count > 1:
+            raise ValueError(f"each sweep needs a name of its own, got {name!r} in {count} files")
+    if faults:
+        raise Faulty(faults)
+    return specs
+
+
+# ---------------------------------------------------------------- files
+
+
+@app.command()
+def validate(files: Files, overrides: Overrides = None, scale: ScaleOption = "full") -> None:
+    """Check sweep files: every fault at once, and both ends of every axis."""
+    with sentences():
+        from ascl_sweep.plan import planned_runs
+
+        for spec in load_specs(files, overrides or [], scale):
+            talk.print(f"{escape(spec.file)}: valid, {planned_runs(spec)} runs")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a sweep file, for editors."""
+    with sentences():
+        from ascl_sweep.spec import json_schema
+
+        typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command()
+def plan(
+    files: Files,
+    store: StoreOption = "results",
+    overrides: Overrides = None,
+    scale: ScaleOption = "full",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Time a few steps here for what was never run.")
+    ] = False,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster file that states prices.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What sweeps would run: what is there already, cost, and what their seeds can show."""
+    with sentences():
+        from ascl_sweep.ledger import Ledger
+
+        specs = load_specs(files, overrides or [], scale)
+        made = plan_of(specs, Ledger(store), calibrate=calibrate)
+        price = _price(cluster, made) if cluster else None
+        if as_json:
+            typer.echo(json.dumps(asdict(made) | {"dollars": price}, default=dict))
+            return
+        data.print(_runs_table(made))
+        for line in plan_lines(made):
+            data.print(line)
+        if price is not None:
+            data.print(f"about ${price:,.2f} at the prices of {escape(str(cluster))}")
+
+
+def plan_of(specs: list["SweepSpec"], ledger: "Ledger", *, calibrate: bool = False) -> "Plan":
+    from ascl_sweep import plan as planning
+    from ascl_sweep.agenda import curves_of
+
+    rows, curves = ledger.runs(), curves_of(ledger)
+    timings: dict[tuple[Any, ...], float] = {}
+    if calibrate:
+        known = planning.seconds_per_epoch(rows.values())
+        for key, config in planning.kinds(specs).items():
+            if key not in known:
+                with talk.status("timing a few steps …"):
+                    timings[key] = planning.calibrate(config)
+    return planning.make_plan(specs, rows, curves, timings)
+
+
+def _runs_table(made: "Plan") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("run", "sweeps", "phase", "arm", "seed", "epochs", "state"):
+        table.add_column(title, overflow="fold")
+    for run in made.runs:
+        table.add_row(
+            run.run_id,
+            ", ".join(run.sweeps),
+            run.phase,
+            arm(run.changes),
+            str(run.seed),
+            str(run.epochs),
+            run.state,
+        )
+    return table
+
+
+def plan_lines(made: "Plan") -> Iterator[str]:
+    """A plan in a few sentences."""
+    from ascl_sweep.agenda import OVER
+
+    for sweep in made.sweeps:
+        scale = " at laptop scale" if sweep.scale == "laptop" else ""
+        later = f", {sweep.later} of them named by the search" if sweep.later else ""
+        yield f"[bold]{escape(sweep.name)}[/]{scale}: {sweep.runs} runs{later}"
+        if sweep.smallest_p is not None and sweep.smallest_effect is not None:
+            yield (
+                f"  its seeds can show p ≥ {sweep.smallest_p:.2g} (sign-flip), and differences "
+                f"from {sweep.smallest_effect:.1f} standard deviations on (paired t, 80% power)"
+            )
+        for warning in sweep.warnings:
+            yield f"  [yellow]note:[/] {escape(warning)}"
+    there = sum(run.state in OVER for run in made.runs)
+    shared = made.asked - len(made.runs) - sum(sweep.later for sweep in made.sweeps)
+    parts = [f"{made.epochs} epochs to train at most"]
+    if there:
+        parts.append(f"{there} runs are there already")
+    if shared:
+        parts.append(f"{shared} are shared between sweeps")
+    if made.device_hours is not None and made.epochs:
+        parts.append(f"about {duration(3600 * made.device_hours)} of device time")
+    elif made.epochs:
+        parts.append("time unknown: no run like these was timed (try --calibrate)")
+    parts.append(f"{made.disk_bytes / 1e6:,.0f} MB of checkpoints")
+    yield "; ".join(parts)
+
+
+def _price(path: Path, made: "Plan") -> float | None:
+    """Dollars, if the cluster file says what an hour of its GPU nodes costs."""
+    from ascl.faults import read_yaml
+
+    tree, _ = read_yaml(path)
+    try:
+        prices = tree["provider"]["price_per_hour"]
+        types = tree["available_node_types"]
+        per_gpu = min(
+            float(price) / float(types[name].get("resources", {}).get("GPU") or 1)
+            for name, price in prices.items()
+            if name in types
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError(
+            f"{path} states no price; add provider.price_per_hour with dollars for each node "
+            "type, e.g. {gpu_worker: 0.53}"
+        ) from None
+    return None if made.device_hours is None else made.device_hours * per_gpu
+
+
+# ---------------------------------------------------------------- the store
+
+
+@app.command()
+def status(
+    names: Names = None,
+    store: StoreOption = "results",
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """How the sweeps of a store stand."""
+    with sentences():
+        if as_json:
+            typer.echo(json.dumps(_status(store, names)))
+            return
+        if not watch:
+            for part in _status_parts(_status(store, names)):
+                data.print(part)
+            return
+        from rich.console import Group
+
+        with Live(console=data, auto_refresh=False, transient=False) as live:
+            try:
+                while True:
+                    live.update(Group(*_status_parts(_status(store, names))), refresh=True)
+                    time.sleep(2)
+            except KeyboardInterrupt:
+                pass
+
+
+def _status(store: str, names: list[str] | None) -> dict[str, Any]:
+    from ascl_sweep.ledger import Ledger
+
+    ledger = Ledger(store)
+    chosen = sweeps_in(ledger, names)
+    driver = ledger.driver()
+    sweeps = []
+    rows = list(ledger.runs().values())
+    for name, sweep in chosen.items():
+        own = [row for row in rows if name in row.sweeps]
+        counts = Counter(_state(row, driver is not None) for row in own)
+        sweeps.append(
+            {
+                "name": name,
+                "scale": sweep.scale,
+                "planned": sweep.planned,
+                "states": dict(counts),
+                "device_hours": sum(row.device_hours for row in own),
+                "running": [_short(row) for row in own if row.state == "running" and driver],
+                "failed": [_short(row) for row in own if row.state == "failed"],
+            }
+        )
+    for problem in ledger.problems:
+        talk.print(f"[yellow]warning:[/] {escape(problem)}")
+    return {"store": ledger.address, "driver": str(driver) if driver else None, "sweeps": sweeps}
+
+
+def _state(row: "RunRow", driven: bool) -> str:
+    """A run's state; one that runs without a driver has lost it."""
+    return "lost" if row.state == "running" and not driven else row.state
+
+
+def _short(row: "RunRow") -> dict[str, Any]:
+    return {
+        "run_id": row.run_id,
+        "phase": row.phase,
+        "seed": row.config.get("seed"),
+        "epochs_done": row.epochs,
+        "epochs": row.config.get("epochs"),
+        "knn_top1": row.knn_last_top1,
+        "error": row.error,
+        "log": row.log,
+    }
+
+
+def _status_parts(found: Mapping[str, Any]) -> Iterator[Any]:
+    driver = f"driven by {found['driver']}" if found["driver"] else "nobody is driving it"
+    yield f"{escape(found['store'])}: {escape(driver)}"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    states = ("done", "running", "planned", "stopped", "diverged", "failed", "lost")
+    for title in ("sweep", "planned", *states[:2], "waiting", *states[3:], "device hours"):
+        table.add_column(title, justify="left" if title == "sweep" else "right")
+    for sweep in found["sweeps"]:
+        counts = sweep["states"]
+        name = sweep["name"] + (" (laptop)" if sweep["scale"] == "laptop" else "")
+        cells = [str(counts.get(state, 0)) for state in states]
+        table.add_row(name, str(sweep["planned"]), *cells, f"{sweep['device_hours']:.2f}")
+    yield table
+    for sweep in found["sweeps"]:
+        for run in sweep["running"]:
+            yield (
+                f"running {run['run_id']} epoch {run['epochs_done']}/{run['epochs']} "
+                f"kNN {percent(run['knn_top1'])}"
+            )
+        for run in sweep["failed"]:
+            error, log = escape(run["error"] or ""), escape(run["log"] or "")
+            yield f"failed  {run['run_id']} {error} ({log})"
+
+
+@app.command()
+def best(
+    names: Names = None,
+    store: StoreOption = "results",
+    metric: Annotated[str, typer.Option(help="knn_top1 or probe_top1.")] = "knn_top1",
+    export: Annotated[
+        Path | None, typer.Option(help="Write the winner as a file for `ascl-sweep train`.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The best configuration of each sweep: of a search by its holdout, else by its mean."""
+    with sentences():
+        from ascl_sweep.best import best_arms, export_yaml
+        from ascl_sweep.ledger import Ledger
+
+        ledger = Ledger(store)
+        chosen = sweeps_in(ledger, names)
+        rows = list(ledger.runs().values())
+        found = {name: best_arms(rows, name, metric)[:1] for name in chosen}
+        winners = {name: arms[0] for name, arms in found.items() if arms}
+        if not winners:
+            fail(f"no run is done yet in {store}; see `ascl-sweep status`", BAD_INPUT)
+        if export is not None:
+            if len(winners) > 1:
+                fail(f"--export takes one sweep, got {', '.join(winners)}; name one", BAD_INPUT)
+            (winner,) = winners.values()
+            export_yaml(winner, export)
+            talk.print(f"wrote {escape(str(export))}; train it with `ascl-sweep train {export}`")
+        if as_json:
+            typer.echo(json.dumps({name: asdict(w) for name, w in winners.items()}, default=dict))
+            return
+        for name, winner in winners.items():
+            spread = "" if winner.sd is None else f" ± {100 * winner.sd:.2f}"
+            data.print(
+                f"[bold]{escape(name)}[/]: {escape(arm(winner.differs))}: {metric} "
+                f"{100 * winner.mean:.2f}{spread}% on {winner.scored} (n = {winner.n})"
+            )
+
+
+@app.command()
+def replay(
+    name: Annotated[
+        str | None, typer.Argument(help="A sweep of the store.", metavar="[SWEEP]")
+    ] = None,
+    store: StoreOption = "results",
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rule", help="E.g. asha:grace=1,factor=4; a standard set if absent."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Simulated runs at once.")] = 4,
+    repeats: Annotated[int, typer.Option(min=2, help="Orders of arrival.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """What other stopping rules would have cost and found, on the store's complete curves."""
+    with sentences():
+        from ascl_sweep.ledger import Ledger
+        from ascl_sweep.replay import parse_rule, standard_rules
+        from ascl_sweep.replay import replay as push
+
+        ledger = Ledger(store)
+        chosen = sweeps_in(ledger, [name] if name else None)
+        curves = _complete_curves(ledger, chosen)
+        epochs = len(next(iter(curves.values()), ()))
+        wanted = (
+            {"no stopping": None, **{text: parse_rule(text, epochs) for text in rules}}
+            if rules
+            else standard_rules(epochs)
+        )
+        outcomes = push(curves, wanted, workers=workers, repeats=repeats)
+        if as_json:
+            typer.echo(json.dumps([asdict(outcome) for outcome in outcomes]))
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("rule", "epochs spent", "regret (points)", "best survives"):
+            table.add_column(title, justify="left" if title == "rule" else "right")
+        for o in outcomes:
+            table.add_row(
+                o.label,
+                _interval(o.epochs_share, percent),
+                _interval(o.regret, "{:.2f}".format),
+                _interval(o.best_survives, percent),
+            )
+        data.print(table)
+        talk.print(
+            f"{len(curves)} complete curves of {epochs} epochs, {repeats} orders of arrival, "
+            f"{workers} simulated workers; 95% intervals over the orders"
+        )
+
+
+def _interval(found: "Interval", show: Callable[[float], str]) -> str:
+    return rf"{show(found.mean)} \[{show(found.low)}, {show(found.high)}]"
+
+
+def _complete_curves(ledger: "Ledger", names: Mapping[str, Any]) -> dict[str, list[float]]:
+    """kNN by epoch of the sweeps' complete runs, all of the commonest length."""
+    rows = [r for r in ledger.runs().values() if r.state == "done" and set(r.sweeps) & names.keys()]
+    lengths = Counter(row.epochs for row in rows)
+    common = max(lengths, key=lambda n: lengths[n], default=0)
+    epochs = ledger.epochs([row.run_id for row in rows if row.epochs == common])
+    return {
+        run_id: [float("nan") if e["knn_top1"] is None else e["knn_top1"] for e in found]
+        for run_id, found in epochs.items()
+    }

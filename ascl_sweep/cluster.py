@@ -1,0 +1,232 @@
+"""The Ray that a sweep runs on: a private one on this machine, or a cluster that is there already.
+
+A private one listens on the loopback interface only, asks for a token, keeps its files in a folder
+of its own and takes all of that along when it ends. One whose driver was killed leaves daemons
+behind; the next driver ends them.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascl_sweep.spec import Resources
+
+PREFIX = "ascl-ray-"
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # reports wait for this; 2 s by default
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
+    "TUNE_WARN_THRESHOLD_S": "1000",
+}
+
+
+class NoResources(RuntimeError):
+    """What a sweep asks for is not there; one sentence with the way out."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster, by what Ray may hand out of it."""
+
+    node_id: str
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where runs are started."""
+
+    nodes: tuple[Node, ...]
+    scratch: Path
+    """For what Ray writes and nobody reads; gone at the end."""
+
+    def room(self, resources: Resources) -> int:
+        """How many runs fit at once; raises `NoResources` if none ever can."""
+        cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
+        most_gpus = max((node.gpus for node in self.nodes), default=0)
+        most_cpus = max((node.cpus for node in self.nodes), default=0)
+        if gpus > most_gpus:
+            raise NoResources(
+                f"a worker must fit on one machine, got resources.gpus_per_worker={gpus:g}, while "
+                f"the largest has {most_gpus:g} GPUs; lower it (--set resources.gpus_per_worker=0 "
+                "trains on the CPU), try --scale laptop, or give the --address of a cluster"
+            )
+        if cpus > most_cpus:
+            raise NoResources(
+                f"a worker must fit on one machine, got resources.cpus_per_worker={cpus:g}, while "
+                f"the largest has {most_cpus:g} CPUs; lower it, e.g. "
+                f"--set resources.cpus_per_worker={most_cpus:g}"
+            )
+        workers = sum(_fits(node, cpus, gpus) for node in self.nodes)
+        if workers < resources.workers:
+            raise NoResources(
+                f"a run's workers must fit on the cluster together, got "
+                f"resources.workers={resources.workers}, while there is room for {workers}; lower "
+                "it, or add nodes"
+            )
+        return workers // resources.workers
+
+    def total(self) -> tuple[float, float]:
+        """CPUs and GPUs."""
+        return sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
+
+
+def _fits(node: Node, cpus: float, gpus: float) -> int:
+    by_cpu = int(node.cpus / cpus + 1e-9)
+    if not gpus:
+        return by_cpu
+    # Parts of a GPU cannot be put together from two.
+    by_gpu = int(node.gpus) * int(1 / gpus + 1e-9) if gpus < 1 else int(node.gpus / gpus + 1e-9)
+    return min(by_cpu, by_gpu)
+
+
+@contextmanager
+def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
+    """A private Ray, or the one at `address`; `dashboard` if early stopping will need it."""
+    clean_up_after_killed_drivers()
+    scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
+    environment = QUIET | ({} if address else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+    if not address:
+        environment["RAY_AUTH_MODE"] = "token"
+    for key, value in environment.items():
+        os.environ.setdefault(key, value)
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        try:
+            if address:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                ray.init(
+                    address="local",
+                    num_cpus=len(os.sched_getaffinity(0)),
+                    include_dashboard=dashboard,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(scratch / "ray"),
+                )
+                _tighten_token()
+        except (ConnectionError, RuntimeError, OSError, ValueError, TimeoutError) as error:
+            where = f"at {address}" if address else "on this machine"
+            reason = str(error).strip().splitlines()[0]
+            raise NoResources(
+                f"Ray {where} could not be reached ({reason}); see `ray status`, or leave out "
+                "--address for a private one"
+                if address
+                else f"Ray could not be started {where} ({reason}); see `ascl-sweep doctor`"
+            ) from error
+        if dashboard:
+            _check_dashboard()
+        nodes = tuple(
+            Node(n["NodeID"], n["Resources"].get("CPU", 0), n["Resources"].get("GPU", 0))
+            for n in ray.nodes()  # type: ignore[no-untyped-call]
+            if n["Alive"]
+        )
+        yield Cluster(nodes, scratch)
+    finally:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        if not address:
+            _end_processes_of(scratch)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _short_tmp() -> str:
+    """Socket names have little room: not below a long TMPDIR."""
+    return "/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir()
+
+
+def _tighten_token() -> None:
+    """Ray writes its token readable to all."""
+    token = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):
+        token.chmod(0o600)
+
+
+def _check_dashboard() -> None:
+    """Runs of several workers are stopped through the dashboard's API: without it they hang."""
+    import ray
+
+    node = ray._private.worker.global_worker.node
+    url = node.address_info.get("webui_url") if node else None
+    for _ in range(50):
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"http://{url}/api/version", timeout=2).close()
+            return
+        time.sleep(0.2)
+    raise NoResources(
+        "runs of several workers need Ray's dashboard to be stopped, and it does not answer; "
+        'install "ray[default]" on the head node, or set resources.workers=1'
+    )
+
+
+# ---------------------------------------------------------------- after a killed driver
+
+
+def clean_up_after_killed_drivers() -> int:
+    """End the daemons and delete the folders of private Rays whose driver is gone."""
+    gone = 0
+    for folder in Path(_short_tmp()).glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not pid.isdigit() or _alive(int(pid)):
+            continue
+        with contextlib.suppress(PermissionError):
+            _end_processes_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            gone += 1
+    return gone
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _end_processes_of(folder: Path) -> None:
+    """Kill what was started for a private Ray: its processes name the folder they work in."""
+    for pid, words in _processes():
+        if pid != os.getpid() and any(str(folder) in word for word in words):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Every process with its command line and where it was started for, where /proc tells."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            of_ray = [v for v in variables if v.startswith(b"RAY_SESSION_DIR=")]
+            yield int(entry.name), [w.decode(errors="replace") for w in (*words, *of_ray)]
+
+
+def resources_of_a_run(resources: Resources) -> Mapping[str, float]:
+    """What the trial of a run asks of Ray; of several workers, each asks for its own."""
+    if resources.workers > 1:
+        return {"node:__internal_head__": 0.001}  # next to the driver, not on a spot machine
+    gpus = resources.gpus_per_worker
+    return {"CPU": resources.cpus_per_worker} | ({"GPU": gpus} if gpus else {})
