@@ -8,6 +8,7 @@ by its id; a worker that is started again goes on from there.
 
 import gc
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -24,13 +25,13 @@ import torch
 from ray import tune
 
 from ascl import distributed
-from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in
+from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in, write_atomically
 from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.datasets import Images, dataset_spec
 from ascl.train import Diverged, Run, build
 
-LOG = "log.txt"
+LOG, BEST = "log.txt", "best.pt"
 Message = dict[str, Any]
 
 
@@ -46,7 +47,7 @@ def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
         except Diverged as error:
             yield {"state": "diverged", "error": str(error), "done": True}
         except Exception as error:
-            traceback.print_exc()
+            log_error()
             folder.push()
             if distributed.world_size() > 1:
                 raise
@@ -69,12 +70,25 @@ def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
     for metrics in run.history[task["recorded"] :]:
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
     for metrics in train_in(run, folder.path):
+        if task["keep_best"] and is_best(run) and distributed.rank() == 0:
+            keep(folder.path / CHECKPOINT, folder.path / BEST)
         folder.push()
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
     if (
         task["recorded"] >= config.epochs
     ):  # the ledger had every epoch, but not that this was the end
         yield {"state": "done", "done": True} | facts
+
+
+def is_best(run: Run) -> bool:
+    """Whether the last epoch's kNN is the best so far."""
+    scores = [metrics.knn_top1 for metrics in run.history if metrics.knn_top1 is not None]
+    return bool(scores) and run.history[-1].knn_top1 == max(scores)
+
+
+def keep(checkpoint: Path, place: Path) -> None:
+    """Keep a checkpoint that the next epoch will replace, in one step."""
+    write_atomically(place, lambda temporary: shutil.copyfile(checkpoint, temporary))
 
 
 def _told(epoch: int, metrics: Message, epochs: int) -> Message:
@@ -87,12 +101,17 @@ def _resume(run: Run, folder: Path) -> str | None:
     try:
         resume(run, folder)
     except CheckpointError as error:
-        traceback.print_exc()
+        log_error()
         if distributed.rank() == 0:
             (folder / CHECKPOINT).unlink()
             (folder / "config.yaml").unlink(missing_ok=True)
         return f"its checkpoint could not be used and it starts over: {error}"
     return None
+
+
+def log_error() -> None:
+    """Put the current error's traceback where the run's log is, whatever stderr has become."""
+    os.write(2, traceback.format_exc().encode())
 
 
 def sentence(error: BaseException) -> str:

@@ -7,14 +7,16 @@ with every seed, scored on test. Other sweeps run every cell with every seed.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascl.config import RunConfig
 from ascl_sweep.ledger import Ledger, RunRow, Scalar
-from ascl_sweep.proposals import Outcome, Proposals
 from ascl_sweep.space import flat
 from ascl_sweep.spec import SweepSpec
 from ascl_sweep.stopping import Decision, Rule, Stopper
+
+if TYPE_CHECKING:
+    from ascl_sweep.proposals import Proposals
 
 OVER = ("done", "stopped", "diverged")  # a run in one of these states needs no more work
 SAME_FAILURES = 3  # so many runs that fail alike, and none that does not, end a sweep
@@ -34,6 +36,17 @@ class Task:
     @classmethod
     def of(cls, config: RunConfig, phase: Phase) -> "Task":
         return cls(config.identity(), config, phase)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a configuration."""
+
+    changes: Mapping[str, Any]
+    curve: Mapping[int, float]
+    """The searched metric, by epoch."""
+    state: str
+    """`done`, `stopped`, or anything else for a run that has no value."""
 
 
 @dataclass
@@ -64,6 +77,8 @@ class Agenda:
         self._used_up = False
         self._final: list[Task] | None = None
         if spec.domains:
+            from ascl_sweep.proposals import Proposals  # Optuna takes a second to load
+
             self._tried = {
                 row.run_id: {k: row.config[k] for k in spec.domains if k in row.config}
                 for row in self.rows.values()
@@ -241,18 +256,22 @@ class Agenda:
                 yield Task.of(spec.config(changes, seed=seed, phase="final"), "final")
 
     def finalists(self) -> list[str]:
-        """The search's best complete runs, of each group if the ladder says so."""
+        """The search's best runs, of each group if the ladder says so.
+
+        Complete runs come first. Where the rule left too few of them, those follow that got
+        furthest: all finalists run again from the start, so an early end is no bar.
+        """
         ladder = self.spec.ladder
         assert ladder is not None
-        scored = [
-            (self.curves[run_id].get(self._configs[run_id].config.epochs), run_id)
-            for run_id in self.allowed()
-            if self.states.get(run_id) == "done"
-        ]
-        ranked = sorted(((v, r) for v, r in scored if v is not None), key=lambda x: (-x[0], x[1]))
+        ranked = []
+        for run_id in self.allowed():
+            curve = self._outcome(run_id).curve
+            if self.states.get(run_id) in ("done", "stopped") and curve:
+                last = max(curve)
+                ranked.append((-last, -curve[last], run_id))
         taken: dict[Scalar, int] = {}
         chosen = []
-        for _, run_id in ranked:
+        for _, _, run_id in sorted(ranked):
             values = config_values(self._configs[run_id].config)
             group = values.get(ladder.per) if ladder.per else None
             taken[group] = taken.get(group, 0) + 1

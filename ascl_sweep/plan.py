@@ -209,20 +209,22 @@ def smallest_effect(seeds: int, comparisons: int) -> float | None:
     """
     if seeds < 2:
         return None
-    from scipy.optimize import brentq
-    from scipy.stats import nct, t
+    from scipy.special import nctdtr, stdtrit  # scipy.stats takes a second to load
 
     freedom = seeds - 1
-    cut = t.ppf(1 - ALPHA / comparisons / 2, freedom)
+    cut = float(stdtrit(freedom, 1 - ALPHA / comparisons / 2))
 
-    def lacking(effect: float) -> float:
-        shift = effect * math.sqrt(seeds)
-        return float(nct.sf(cut, freedom, shift) + nct.cdf(-cut, freedom, shift) - POWER)
+    def power(effect: float) -> float:
+        """The other tail has no part in it worth counting."""
+        return 1 - float(nctdtr(freedom, effect * math.sqrt(seeds), cut))
 
-    high = 1.0
-    while lacking(high) < 0 and high < 1e4:
-        high *= 2
-    return float(brentq(lacking, 0, high)) if lacking(high) >= 0 else None
+    low, high = 0.0, 2 * cut / math.sqrt(seeds) + 10
+    if not power(high) >= POWER:
+        return None
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+    return high
 
 
 # ---------------------------------------------------------------- cost

@@ -6,8 +6,7 @@ would mislead the sampler.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,11 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from ascl_sweep.agenda import Outcome
 from ascl_sweep.domains import Domain
 from ascl_sweep.spec import SweepSpec
 
 DIGITS = 6  # significant ones of what is drawn: enough to search by, few enough to read
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a configuration."""
-
-    changes: Mapping[str, Any]
-    curve: Mapping[int, float]
-    """The searched metric, by epoch."""
-    state: str
-    """`done`, `stopped`, or anything else for a run that has no value."""
 
 
 class Proposals:

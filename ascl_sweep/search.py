@@ -191,7 +191,7 @@ class Driver:
 
     def next(self) -> dict[str, Any] | None:
         """The next run as a worker's task; None if there is none now."""
-        if self.draining or len(self.agenda.running) >= self.limit:
+        if self.draining or self.agenda.hopeless or len(self.agenda.running) >= self.limit:
             return None
         task = self.agenda.next()
         if task is None:

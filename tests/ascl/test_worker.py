@@ -1,0 +1,139 @@
+"""A run as Ray executes it, without Ray: messages, logs, and going on where a worker was killed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascl.checkpoint import CHECKPOINT
+from ascl.data import load_data
+from ascl.worker import BEST, LOG, OneWorker, messages, pack, sentence, unpack
+from tests.conftest import tiny
+
+
+def task(folder: Path, /, **changes: Any) -> dict[str, Any]:
+    config = tiny("ascl", epochs=3).model_dump(mode="json")
+    return {
+        "run_id": "x",
+        "config": config,
+        "folder": str(folder),
+        "recorded": 0,
+        "workers": 1,
+        "cpus_per_worker": 1,
+        "gpus_per_worker": 0,
+        "keep_best": False,
+        "data": None,
+        **changes,
+    }
+
+
+def losses(told: list[dict[str, Any]]) -> list[float]:
+    return [m["metrics"]["loss"] for m in told]
+
+
+def test_every_epoch_is_a_message_and_the_last_says_so(tmp_path: Path) -> None:
+    told = list(messages(task(tmp_path)))
+    assert [m["metrics"]["epoch"] for m in told] == [1, 2, 3]
+    assert [m["state"] for m in told] == ["running", "running", "done"]
+    assert [m["done"] for m in told] == [False, False, True]
+    assert told[0]["host"] and told[0]["device"] == "cpu" and told[0]["scored"] == "holdout"
+
+
+def test_a_worker_that_is_started_again_tells_what_the_ledger_lacks(tmp_path: Path) -> None:
+    whole = list(messages(task(tmp_path / "a")))
+    first = messages(task(tmp_path / "b"))
+    next(first), next(first)
+    first.close()
+    again = list(messages(task(tmp_path / "b", recorded=1)))  # the driver died with epoch 2
+    assert [m["metrics"]["epoch"] for m in again] == [2, 3]
+    assert losses(again) == losses(whole)[1:]
+
+
+def test_a_damaged_checkpoint_is_put_away_and_said_so(tmp_path: Path) -> None:
+    whole = list(messages(task(tmp_path)))
+    (tmp_path / CHECKPOINT).write_bytes(b"rubbish")
+    again = list(messages(task(tmp_path)))
+    assert losses(again) == losses(whole)
+    assert "starts over: " in again[0]["note"] and "is damaged" in again[0]["note"]
+
+
+def test_a_failure_is_a_message_of_one_sentence_and_its_traceback_is_in_the_log(
+    tmp_path: Path,
+) -> None:
+    wrong = task(tmp_path)
+    wrong["config"]["data"] |= {"name": "cifar10", "root": str(tmp_path / "nowhere")}
+    (message,) = messages(wrong)
+    assert message["state"] == "failed" and message["done"]
+    assert message["error"].startswith("cifar10 is not in") and "\n" not in message["error"]
+    assert "Traceback" in (tmp_path / LOG).read_text()
+
+
+def test_a_divergence_is_a_message(tmp_path: Path) -> None:
+    wild = task(tmp_path)
+    wild["config"]["optim"]["lr"] = 1e30
+    (message,) = messages(wild)
+    assert message["state"] == "diverged" and "the loss became nan" in message["error"]
+
+
+def test_output_goes_to_the_log_while_a_run_trains_and_back_afterwards(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = messages(task(tmp_path))
+    next(run)
+    os.write(1, b"from a library in C\n")
+    run.close()
+    os.write(1, b"after\n")
+    assert capfd.readouterr().out == "after\n"
+    assert "from a library in C" in (tmp_path / LOG).read_text()
+
+
+def test_the_best_epoch_of_a_finalist_is_kept(tmp_path: Path) -> None:
+    told = list(messages(task(tmp_path, keep_best=True)))
+    scores = [m["metrics"]["knn_top1"] for m in told]
+    kept = torch.load(tmp_path / BEST, weights_only=True)
+    best = max(i for i, s in enumerate(scores) if s == max(scores)) + 1
+    assert kept["epoch"] == best
+
+
+def test_packed_data_come_back_without_a_copy() -> None:
+    data = load_data("shapes", "", train_size=100, holdout=0.2)
+    packed = pack(data)
+    again = unpack(packed)
+    assert again.scored == "holdout" and again.reference is again.train
+    assert again.train.images.equal(data.train.images)  # type: ignore[union-attr]
+    assert again.train.images.data_ptr() == packed["train"][0].ctypes.data  # type: ignore[union-attr]
+
+
+def test_shared_data_give_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = list(messages(task(tmp_path / "a")))
+    packed = pack(load_data("shapes", "", train_size=80, holdout=0.2))
+    monkeypatch.setattr("ray.get", lambda ref: ref)
+    shared = list(messages(task(tmp_path / "b", data={"ref": packed})))
+    assert losses(shared) == losses(own)
+
+
+def test_a_worker_takes_one_run_after_the_other(tmp_path: Path) -> None:
+    worker = OneWorker.__new__(OneWorker)
+    worker.setup(task(tmp_path / "a"))
+    first = worker.step()
+    assert worker.reset_config(task(tmp_path / "b"))
+    assert worker.step()["metrics"]["loss"] == first["metrics"]["loss"]
+    worker.cleanup()
+
+
+def test_a_remote_store_gets_the_checkpoint_and_gives_it_back(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/store/x"
+    first = messages(task(tmp_path, folder=address))
+    next(first)
+    first.close()
+    assert (tmp_path / "store" / "x" / CHECKPOINT).exists()
+    again = list(messages(task(tmp_path, folder=address, recorded=1)))
+    assert [m["metrics"]["epoch"] for m in again] == [2, 3]
+
+
+def test_an_error_is_one_line() -> None:
+    assert sentence(ValueError("bad\nworse")) == "bad"
+    assert sentence(KeyError("x")) == "KeyError: 'x'"
+    assert sentence(RuntimeError()) == "RuntimeError"

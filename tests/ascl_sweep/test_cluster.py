@@ -1,0 +1,90 @@
+"""What fits where, and that a killed driver's Ray is cleaned up."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascl_sweep.cluster import (
+    PREFIX,
+    Cluster,
+    Node,
+    NoResources,
+    clean_up_after_killed_drivers,
+)
+from ascl_sweep.spec import Resources
+
+
+def cluster(*nodes: tuple[float, float]) -> Cluster:
+    return Cluster(tuple(Node(str(i), *node) for i, node in enumerate(nodes)), Path("/nowhere"))
+
+
+def resources(workers: int = 1, cpus: float = 1, gpus: float = 0) -> Resources:
+    return Resources(workers=workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
+
+
+def test_runs_fit_by_what_is_scarcest() -> None:
+    assert cluster((8, 2)).room(resources(cpus=2)) == 4
+    assert cluster((8, 2)).room(resources(cpus=2, gpus=1)) == 2
+    assert cluster((8, 2)).room(resources(gpus=0.25)) == 8
+    assert cluster((3, 1), (3, 1)).room(resources(workers=2, cpus=1, gpus=1)) == 1
+
+
+def test_parts_of_a_gpu_are_not_put_together_from_two() -> None:
+    assert cluster((8, 2)).room(resources(gpus=0.6)) == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        (resources(gpus=1), "gpus_per_worker=1"),
+        (resources(cpus=9), "cpus_per_worker=9"),
+        (resources(workers=9), "workers=9"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_way_out(wanted: Resources, word: str) -> None:
+    with pytest.raises(NoResources, match=word) as caught:
+        cluster((4, 0), (4, 0)).room(wanted)
+    assert "; " in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(
+    nodes=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 4)), min_size=1, max_size=3),
+    workers=st.integers(1, 4),
+    cpus=st.integers(1, 4),
+)
+def test_what_is_promised_is_there(
+    nodes: list[tuple[float, float]], workers: int, cpus: int
+) -> None:
+    there = cluster(*nodes)
+    try:
+        room = there.room(resources(workers, cpus))
+    except NoResources:
+        return
+    assert room >= 1
+    assert room * workers * cpus <= there.total()[0]
+
+
+def test_what_a_killed_driver_left_is_cleaned_up_and_what_lives_is_not() -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = Path("/tmp") / f"{PREFIX}{dead.pid}-x"
+    mine = Path("/tmp") / f"{PREFIX}{os.getpid()}-x"
+    left.mkdir()
+    mine.mkdir()
+    code = "import time; time.sleep(60)"
+    orphan = subprocess.Popen([sys.executable, "-c", code, f"--session-dir={left}/session"])
+    other = subprocess.Popen([sys.executable, "-c", code, f"--session-dir={mine}/session"])
+    try:
+        assert clean_up_after_killed_drivers() >= 1
+        assert orphan.wait(10) == -9
+        assert not left.exists()
+        assert other.poll() is None and mine.exists()
+    finally:
+        other.kill()
+        other.wait()
+        mine.rmdir()

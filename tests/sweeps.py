@@ -1,0 +1,115 @@
+"""Small real sweeps for tests: run by the real command in its own process, read from the ledger."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ascl_sweep.ledger import Ledger
+
+# A run takes about a second; five epochs give time to disturb it.
+GRID = """
+name: grid
+base: {data: {name: shapes, train_size: 200}, batch_size: 20, encoder: {width: 4, bn_splits: 2,
+       stem: large, projector_hidden: 16, projector_dim: 8},
+       method: {relabel: ascl, queue_size: 40},
+       eval: {probe: none, knn_k: 5}}
+space: {grid: {method.target_temperature: [0.02, 0.1]}}
+seeds: [0, 1]
+epochs: 5
+"""
+TWO_WORKERS = GRID.replace("name: grid", "name: two").replace("seeds: [0, 1]", "seeds: [0]") + (
+    "resources: {workers: 2}\n"
+)
+# What a run comes to, timings aside: equal for runs that were disturbed and runs that were not.
+NUMBERS = ("epoch", "loss", "lr", "knn_top1", "confidence", "purity", "spread")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "sweep.yaml"
+    path.write_text(text)
+    return path
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "ascl_sweep", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+def ascl_sweep(*words: object, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=timeout, env=environment()
+    )
+
+
+def start(*words: object, log: Path) -> subprocess.Popen[bytes]:
+    """Start the command as a shell would, in a process group of its own."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            command(*words), stdout=out, stderr=out, env=environment(), start_new_session=True
+        )
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def epochs_recorded(store: Path) -> int:
+    return sum(map(len, Ledger(store).epochs().values()))
+
+
+def numbers(store: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Each run's epochs, without what depends on the clock."""
+    return {
+        run_id: [tuple(epoch[name] for name in NUMBERS) for epoch in epochs]
+        for run_id, epochs in sorted(Ledger(store).epochs().items())
+    }
+
+
+def states(store: Path) -> list[str]:
+    return sorted(row.state for row in Ledger(store).runs().values())
+
+
+def processes_naming(text: str) -> list[int]:
+    """Ids of the processes with this in their title or command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those that these started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(after_name[1]), []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
