@@ -7,6 +7,7 @@ with every seed, scored on test. Other sweeps run every cell with every seed.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ascl.config import RunConfig
@@ -69,7 +70,6 @@ class Agenda:
     def __post_init__(self) -> None:
         spec = self.spec
         self.states = {run_id: row.state for run_id, row in self.rows.items()}
-        self._stopper = stopper(spec)
         self._tickets: dict[str, int] = {}
         self._tried: dict[str, Mapping[str, Any]] = {}
         """The search's runs, in the order they were tried, and what each changes."""
@@ -77,7 +77,7 @@ class Agenda:
         self._used_up = False
         self._final: list[Task] | None = None
         if spec.domains:
-            from ascl_sweep.proposals import Proposals  # Optuna takes a second to load
+            from ascl_sweep import proposals  # Optuna takes a second to load
 
             self._tried = {
                 row.run_id: {k: row.config[k] for k in spec.domains if k in row.config}
@@ -85,7 +85,7 @@ class Agenda:
                 if row.phase == "search" and spec.name in row.sweeps
             }
             ended = [run_id for run_id in self._tried if self.states[run_id] in OVER]
-            self._proposals = Proposals(spec, [self._outcome(run_id) for run_id in ended])
+            self._proposals = proposals.Proposals(spec, [self._outcome(run_id) for run_id in ended])
         elif spec.is_search:
             tasks = [
                 Task.of(spec.config(c.changes, seed=spec.seeds[0], phase="search"), "search")
@@ -99,10 +99,16 @@ class Agenda:
             self._configs[run_id] = Task.of(
                 spec.config(changes, seed=spec.seeds[0], phase="search"), "search"
             )
-        if self._stopper:
+
+    @cached_property
+    def _stopper(self) -> Stopper | None:
+        """The stopping rule, told what is known; made when first asked, as it loads Ray."""
+        rule = stopper(self.spec)
+        if rule is not None:
             for run_id in self._tried:
                 for epoch, value in sorted(self.curves.get(run_id, {}).items()):
-                    self._stopper.decide(run_id, epoch, value)
+                    rule.decide(run_id, epoch, value)
+        return rule
 
     # ------------------------------------------------------------ what comes next
 
@@ -200,11 +206,10 @@ class Agenda:
 
     def told(self, run_id: str, epoch: int, value: float | None, *, measured: bool) -> Decision:
         """An epoch of a run has come in: whether the run ends here."""
+        rule = self._stopper if run_id in self._tried and measured else None
         self.curves.setdefault(run_id, {})[epoch] = value
         self.failures.clear()
-        if self._stopper is None or run_id not in self._tried or not measured:
-            return Decision(stop=False)
-        return self._stopper.decide(run_id, epoch, value)
+        return rule.decide(run_id, epoch, value) if rule else Decision(stop=False)
 
     def ended(self, run_id: str, state: str, error: str | None = None) -> None:
         """A run is over, one way or another; `planned` is one that was put off."""

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import urllib.error
@@ -34,6 +35,11 @@ QUIET = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
     "TUNE_WARN_THRESHOLD_S": "1000",
+}
+PRIVATE = {
+    "RAY_AUTH_MODE": "token",
+    # Named for what it is for elsewhere: here it keeps every socket on the loopback interface.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 
@@ -101,13 +107,11 @@ def _fits(node: Node, cpus: float, gpus: float) -> int:
 @contextmanager
 def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
     """A private Ray, or the one at `address`; `dashboard` if early stopping will need it."""
+    assert "ray" not in sys.modules, "Ray reads its settings when it is loaded"
+    for key, value in (QUIET if address else QUIET | PRIVATE).items():
+        os.environ.setdefault(key, value)
     clean_up_after_killed_drivers()
     scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
-    environment = QUIET | ({} if address else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
-    if not address:
-        environment["RAY_AUTH_MODE"] = "token"
-    for key, value in environment.items():
-        os.environ.setdefault(key, value)
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)

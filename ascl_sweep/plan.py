@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ascl.config import RunConfig
-from ascl_sweep.agenda import OVER, Agenda, Phase, config_values, stopper
+from ascl_sweep.agenda import OVER, Agenda, Phase, config_values
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.spec import SweepSpec
 
@@ -182,15 +182,15 @@ def warnings(spec: SweepSpec) -> Iterable[str]:
         yield "a search without a ladder selects but has no runs for a table; add `ladder`"
     if spec.stop is None:
         return
-    rule = stopper(spec)
-    assert rule is not None
+    epochs, stop = int(spec.base_values["epochs"]), spec.stop
+    first = stop.at_epochs(epochs) if stop.rule == "keep_top" else stop.grace_epochs(epochs)
     tried = spec.budget.trials or len(spec.cells())
-    if not rule.looks:
-        yield f"runs of {rule.epochs} epochs are too short for {spec.stop.rule} to stop any"
-    elif spec.stop.rule == "asha" and tried < FEW * spec.stop.factor:
+    if first >= epochs:
+        yield f"runs of {epochs} epochs are too short for {stop.rule} to stop any"
+    elif stop.rule == "asha" and tried < FEW * stop.factor:
         yield (
             f"ASHA can save little with {tried} runs: the first to arrive at a rung always pass; "
-            f"it pays from about {math.ceil(FEW * spec.stop.factor)}"
+            f"it pays from about {math.ceil(FEW * stop.factor)}"
         )
 
 
@@ -282,20 +282,18 @@ def calibrate(config: RunConfig, *, steps: int = 4) -> float:
     return (marks[-1] - marks[0]) / max(1, len(marks) - 1) * run.steps_per_epoch
 
 
-_SIZES: dict[str, int] = {}
+# Of the published networks, without their classifier; building one would load torchvision.
+PARAMETERS = {"resnet18": 11.2e6, "resnet34": 21.3e6, "resnet50": 23.5e6}
 
 
 def checkpoint_bytes(config: RunConfig) -> int:
-    """The size of a run's checkpoint: its tensors, and the optimiser's momentum."""
-    key = repr((config.method.name, config.encoder, getattr(config.method, "queue_size", 0)))
-    if key not in _SIZES:
-        import torch
+    """About the size of a run's checkpoint: weights, their copy, SGD's momentum, the bank."""
+    from ascl.methods import load_method
 
-        from ascl.methods import load_method
-
-        with torch.device("meta"):
-            method = load_method(config.method.name).build(config)
-        state = sum(t.numel() * t.element_size() for t in method.state_dict().values())
-        trained = sum(p.numel() * 4 for p in method.parameters() if p.requires_grad)
-        _SIZES[key] = state + trained
-    return _SIZES[key]
+    sizes = config.encoder
+    features = sizes.width * 8 * (4 if sizes.name == "resnet50" else 1)
+    weights = PARAMETERS[sizes.name] * (sizes.width / 64) ** 2
+    weights += (features + sizes.projector_dim) * sizes.projector_hidden
+    copies = 3 if load_method(config.method.name).ema else 2
+    bank = getattr(config.method, "queue_size", 0) * sizes.projector_dim
+    return round(4 * (copies * weights + bank))

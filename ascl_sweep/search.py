@@ -62,7 +62,8 @@ def run_sweeps(
     """Run what the sweeps want and the ledger lacks, one sweep after the other."""
     with ledger.writer(wait=wait, on_wait=display.waiting) as writer:
         ledger.clear_stop()
-        if all(_record_plan(spec, ledger, writer).finished for spec in specs):
+        agendas = [_record_plan(spec, ledger, writer) for spec in specs]
+        if all(agenda.finished for agenda in agendas):
             return _verdict(specs, ledger)
         several = any(spec.resources.workers > 1 for spec in specs)
         display.note("starting Ray …" if address is None else f"connecting to Ray at {address} …")

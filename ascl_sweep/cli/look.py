@@ -105,7 +105,7 @@ def plan(
             return
         data.print(_runs_table(made))
         for line in plan_lines(made):
-            data.print(line)
+            data.print(line, soft_wrap=True)
         if price is not None:
             data.print(f"about ${price:,.2f} at the prices of {escape(str(cluster))}")
 
@@ -269,12 +269,16 @@ def _short(row: "RunRow") -> dict[str, Any]:
 
 
 def _status_parts(found: Mapping[str, Any]) -> Iterator[Any]:
+    from ascl_sweep.ledger import STATES
+
     driver = f"driven by {found['driver']}" if found["driver"] else "nobody is driving it"
     yield f"{escape(found['store'])}: {escape(driver)}"
     table = Table(box=None, pad_edge=False, header_style="bold")
-    states = ("done", "running", "planned", "stopped", "diverged", "failed", "lost")
-    for title in ("sweep", "planned", *states[:2], "waiting", *states[3:], "device hours"):
-        table.add_column(title, justify="left" if title == "sweep" else "right")
+    seen = {state for sweep in found["sweeps"] for state in sweep["states"]} | {"done"}
+    states = [state for state in STATES if state in seen]
+    titles = ["waiting" if state == "planned" else state for state in states]
+    for title in ("sweep", "runs", *titles, "device hours"):
+        table.add_column(title, justify="left" if title == "sweep" else "right", no_wrap=True)
     for sweep in found["sweeps"]:
         counts = sweep["states"]
         name = sweep["name"] + (" (laptop)" if sweep["scale"] == "laptop" else "")
