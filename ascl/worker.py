@@ -6,6 +6,7 @@ only what went away: a process, a machine. The run's files lie in its folder und
 by its id; a worker that is started again goes on from there.
 """
 
+import contextlib
 import gc
 import os
 import shutil
@@ -15,7 +16,6 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,17 +41,21 @@ def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
     With several ranks an error is raised instead of told: the others wait for this one, and it is
     Ray Train that ends them all.
     """
-    with scratch(task["folder"]) as folder, logged(folder.path):
-        try:
-            yield from _epochs(task, folder)
-        except Diverged as error:
-            yield {"state": "diverged", "error": str(error), "done": True}
-        except Exception as error:
-            log_error()
-            folder.push()
-            if distributed.world_size() > 1:
+    try:
+        with scratch(task["folder"]) as folder, logged(folder.path):
+            try:
+                yield from _epochs(task, folder)
+            except Exception:
+                with contextlib.suppress(OSError):  # a full disk has no room for its own story
+                    os.write(2, traceback.format_exc().encode())
+                    folder.push()
                 raise
-            yield {"state": "failed", "error": sentence(error), "done": True}
+    except Diverged as error:
+        yield {"state": "diverged", "error": str(error), "done": True}
+    except Exception as error:
+        if distributed.world_size() > 1:
+            raise
+        yield {"state": "failed", "error": sentence(error), "done": True}
 
 
 def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
@@ -101,7 +105,6 @@ def _resume(run: Run, folder: Path) -> str | None:
     try:
         resume(run, folder)
     except CheckpointError as error:
-        log_error()
         if distributed.rank() == 0:
             (folder / CHECKPOINT).unlink()
             (folder / "config.yaml").unlink(missing_ok=True)
@@ -109,16 +112,13 @@ def _resume(run: Run, folder: Path) -> str | None:
     return None
 
 
-def log_error() -> None:
-    """Put the current error's traceback where the run's log is, whatever stderr has become."""
-    os.write(2, traceback.format_exc().encode())
-
-
 def sentence(error: BaseException) -> str:
     """An error as one line; Ray's wrappers taken off."""
     error = getattr(error, "cause", None) or error
     text = str(error).strip().splitlines()
-    if isinstance(error, ValueError | OSError) and text:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, ValueError) and text:
         return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
@@ -157,7 +157,7 @@ class Folder:
             fs.copy_files(str(self.path), place, local, destination_filesystem=store)
 
 
-@contextmanager
+@contextlib.contextmanager
 def scratch(address: str) -> Iterator[Folder]:
     """The folder to work in: the store's own, or a temporary one for a store that is no disk."""
     if "://" not in address:
@@ -167,7 +167,7 @@ def scratch(address: str) -> Iterator[Folder]:
         yield Folder(Path(path), address)
 
 
-@contextmanager
+@contextlib.contextmanager
 def logged(folder: Path) -> Iterator[None]:
     """Send this process's output to the run's log, also that of libraries in C."""
     rank = distributed.rank()

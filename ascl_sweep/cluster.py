@@ -13,8 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,7 +112,6 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
     scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
     import ray
 
-    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         try:
             if address:
@@ -140,6 +137,7 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             ) from error
         if dashboard:
             _check_dashboard()
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what fails is told by the driver
         nodes = tuple(
             Node(n["NodeID"], n["Resources"].get("CPU", 0), n["Resources"].get("GPU", 0))
             for n in ray.nodes()  # type: ignore[no-untyped-call]
@@ -168,15 +166,14 @@ def _tighten_token() -> None:
 
 def _check_dashboard() -> None:
     """Runs of several workers are stopped through the dashboard's API: without it they hang."""
-    import ray
+    from ray.util.state import list_nodes
 
-    node = ray._private.worker.global_worker.node
-    url = node.address_info.get("webui_url") if node else None
-    for _ in range(50):
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"http://{url}/api/version", timeout=2).close()
+    for _ in range(20):
+        # It names no common base for what it raises while the dashboard starts, or is not there.
+        with contextlib.suppress(Exception):
+            list_nodes(timeout=2)
             return
-        time.sleep(0.2)
+        time.sleep(0.5)
     raise NoResources(
         "runs of several workers need Ray's dashboard to be stopped, and it does not answer; "
         'install "ray[default]" on the head node, or set resources.workers=1'

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
+from ascl.faults import unknown_name
 from ascl_sweep import __version__
 from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of
 from ascl_sweep.cluster import Cluster, connected, resources_of_a_run
@@ -58,6 +60,7 @@ def run_sweeps(
     address: str | None = None,
     concurrency: int | None = None,
     wait: bool = False,
+    loggers: Sequence[str] = (),
 ) -> End:
     """Run what the sweeps want and the ledger lacks, one sweep after the other."""
     with ledger.writer(wait=wait, on_wait=display.waiting) as writer:
@@ -73,7 +76,9 @@ def run_sweeps(
             shared = SharedData(cluster)
             with signals() as interrupts:
                 for spec in specs:
-                    driver = Driver(spec, ledger, writer, display, cluster, shared, interrupts)
+                    driver = Driver(
+                        spec, ledger, writer, display, cluster, shared, interrupts, tuple(loggers)
+                    )
                     end = driver.run(concurrency)
                     if end is not End.DONE:
                         return end
@@ -157,6 +162,7 @@ class Driver:
     cluster: Cluster
     shared: "SharedData"
     interrupts: "Interrupts"
+    loggers: tuple[str, ...] = ()
     draining: End | None = None
     limit: int = 1
     epochs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -173,6 +179,7 @@ class Driver:
         self._flushed = time.monotonic()
         self._polled = 0.0
         self._to_delete: list[str] = []
+        self._noted: set[str] = set()
         if self.agenda.finished:
             return End.DONE
         self.display.sweep(spec, planned_runs(spec), self.limit)
@@ -213,7 +220,9 @@ class Driver:
         if run_id not in self.agenda.running:
             return True
         row = self.rows[run_id]
-        if note := result.get("note"):
+        note = result.get("note")
+        if note and run_id not in self._noted:
+            self._noted.add(run_id)
             self.display.note(f"{run_id}: {note}")
         metrics = result.get("metrics")
         if not metrics:
@@ -288,21 +297,23 @@ class Driver:
         try:
             self.writer.flush()
         except OSError as error:
-            where = error.filename or self.ledger.address
             if last:
-                raise OSError(
-                    error.errno,
-                    f"{error.strerror or error}; make room there, then "
-                    "run the same command again: what is missing will be recovered "
-                    "from the runs' own checkpoints",
-                    where,
-                ) from error
+                raise
             if not self.draining:
+                where = error.filename or self.ledger.address
                 self.drain(End.NO_DISK, f"{where}: {error.strerror or error}; ending the sweep")
             return
         for run_id in self._to_delete:
             self.ledger.delete_work(run_id)
         self._to_delete.clear()
+
+    def tune_folder(self) -> Path:
+        """Where Tune writes: nowhere that lasts, unless TensorBoard is to read there."""
+        if "tensorboard" not in self.loggers:
+            return self.cluster.scratch / "tune"
+        if "://" in self.ledger.address:
+            raise ValueError("--log tensorboard needs a store on this machine's disks")
+        return Path(self.ledger.address).absolute() / "tensorboard"
 
     # ------------------------------------------------------------ rows and tasks
 
@@ -503,9 +514,9 @@ def _tune(driver: Driver) -> None:
         ),
         run_config=tune.RunConfig(
             name=driver.spec.name,
-            storage_path=str(driver.cluster.scratch / "tune"),
+            storage_path=str(driver.tune_folder()),
             verbose=0,
-            callbacks=[Watch()],
+            callbacks=[Watch(), *(LOGGERS[name](driver.spec.name) for name in driver.loggers)],
             stop=Halt(),
             failure_config=tune.FailureConfig(max_failures=RETRIES),
             checkpoint_config=tune.CheckpointConfig(
@@ -514,6 +525,39 @@ def _tune(driver: Driver) -> None:
         ),
     )
     tuner.fit()
+
+
+def _tensorboard(name: str) -> Any:
+    from ray.tune.logger import TBXLoggerCallback
+
+    return TBXLoggerCallback()  # type: ignore[no-untyped-call]
+
+
+def _wandb(name: str) -> Any:
+    from ray.air.integrations.wandb import WandbLoggerCallback
+
+    return WandbLoggerCallback(project=name)
+
+
+def _mlflow(name: str) -> Any:
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+    return MLflowLoggerCallback(experiment_name=name)
+
+
+LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+"""Ray's own callbacks; each needs its package."""
+LOGGER_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise ValueError for a logger that there is not, or whose package is missing."""
+    for name in names:
+        if name not in LOGGERS:
+            raise ValueError(unknown_name("logger", name, LOGGERS))
+        package = LOGGER_PACKAGES[name]
+        if find_spec(package) is None:
+            raise ValueError(f"--log {name} needs the package {package}; pip install {package}")
 
 
 def _nothing() -> None:

@@ -61,6 +61,38 @@ def test_help_loads_neither_torch_nor_ray() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["status", "--store", "nowhere"], {"torch", "ray", "optuna", "scipy"}),
+        (["validate", "search_spaces/quickstart.yaml"], {"ray", "optuna", "torchvision"}),
+        (["plan", "search_spaces/quickstart.yaml"], {"ray", "torchvision"}),
+    ],
+)
+def test_quick_commands_do_not_load_what_is_slow(words: list[str], heavy: set[str]) -> None:
+    code = (
+        "import sys; from ascl_sweep.cli import app\n"
+        f"app({words!r}, standalone_mode=False)\n"
+        f"assert not {heavy!r} & set(sys.modules), {heavy!r} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "AssertionError" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"),
+    [
+        ("pyarrow", {"ledger", "parquet", "store"}),
+        ("optuna", {"proposals"}),
+        ("ray", {"search", "cluster", "stopping"}),
+    ],
+)
+def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
+    for path in files("ascl_sweep"):
+        if path.stem not in homes:
+            assert not any(name.split(".")[0] == library for name in imports(path)), path
+
+
 def test_nothing_is_unpickled_or_run_through_a_shell() -> None:
     for path in files("ascl") + files("ascl_sweep"):
         text = path.read_text()

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -41,6 +41,16 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait while another driver us
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before starting.")]
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How sweeps are to be run."""
+
+    address: str | None = None
+    concurrency: int | None = None
+    wait: bool = False
+    loggers: tuple[str, ...] = ()
+
+
 @app.command()
 def run(
     files: Files,
@@ -52,6 +62,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     yes: Yes = False,
     wait: Wait = False,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", help="Also to tensorboard, wandb or mlflow.")
+    ] = None,
 ) -> None:
     """Run what the sweeps want and the store lacks; called again, it goes on."""
     with sentences():
@@ -59,7 +72,9 @@ def run(
 
         specs = load_specs(files, overrides or [], scale)
         words = ["run", *map(str, files), *_flags(overrides or [], scale)]
-        _start(specs, store, address, concurrency, words, dry_run=dry_run, ask=not yes, wait=wait)
+        words += [word for name in log or [] for word in ("--log", name)]
+        ways = Ways(address, concurrency, wait, tuple(log or []))
+        _start(specs, store, ways, words, dry_run=dry_run, ask=not yes)
 
 
 @app.command()
@@ -74,7 +89,7 @@ def resume(
     with sentences():
         specs = _recorded(store, names)
         words = ["resume", *(names or [])]
-        _start(specs, store, address, concurrency, words, wait=wait)
+        _start(specs, store, Ways(address, concurrency, wait), words)
 
 
 @app.command()
@@ -109,7 +124,7 @@ def retry(
         wanted = {name for row in again for name in row.sweeps} & chosen.keys()
         talk.print(f"trying {len(again)} runs again")
         specs = _recorded(store, sorted(wanted))
-        _start(specs, store, address, concurrency, ["resume", *sorted(wanted)])
+        _start(specs, store, Ways(address, concurrency), ["resume", *sorted(wanted)])
 
 
 @app.command()
@@ -149,13 +164,11 @@ def _flags(overrides: list[str], scale: str) -> list[str]:
 def _start(
     specs: list["SweepSpec"],
     store: str,
-    address: str | None,
-    concurrency: int | None,
+    ways: Ways,
     words: list[str],
     *,
     dry_run: bool = False,
     ask: bool = False,
-    wait: bool = False,
 ) -> None:
     """Run sweeps, with a look at the plan first; the exit code says how they ended."""
     from ascl_sweep.cli.look import plan_lines, plan_of
@@ -163,8 +176,8 @@ def _start(
 
     ledger = Ledger(store)
     again = ["ascl-sweep", *words, "--store", store]
-    again += ["--address", address] if address else []
-    again += ["--concurrency", str(concurrency)] if concurrency else []
+    again += ["--address", ways.address] if ways.address else []
+    again += ["--concurrency", str(ways.concurrency)] if ways.concurrency else []
     plan = plan_of(specs, ledger)
     for line in plan_lines(plan):
         talk.print(line)
@@ -177,29 +190,21 @@ def _start(
             agreed = False
         if not agreed:
             raise typer.Exit(INTERRUPTED)
-    end = _run(specs, ledger, address, concurrency, wait, again)
+    end = _run(specs, ledger, ways, again)
     for problem in ledger.problems:
         talk.print(f"[yellow]warning:[/] {escape(problem)}")
     _finish(end, ledger, [spec.name for spec in specs], shlex.join(again))
 
 
-def _run(
-    specs: list["SweepSpec"],
-    ledger: "Ledger",
-    address: str | None,
-    concurrency: int | None,
-    wait: bool,
-    again: list[str],
-) -> "End":
+def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str]) -> "End":
     from ascl_sweep.cluster import NoResources
     from ascl_sweep.live import Display
-    from ascl_sweep.search import End, SweepFailed, run_sweeps
+    from ascl_sweep.search import End, SweepFailed, check_loggers, run_sweeps
 
+    check_loggers(ways.loggers)
     display = Display(talk)
     try:
-        return run_sweeps(
-            specs, ledger, display, address=address, concurrency=concurrency, wait=wait
-        )
+        return run_sweeps(specs, ledger, display, **asdict(ways))
     except NoResources as error:
         display.close()
         fail(str(error), NO_RESOURCES)
@@ -209,6 +214,14 @@ def _run(
             f"every run fails alike, so the sweep was ended: {error}\n"
             f"mend it, then go on with:\n  {shlex.join(again)}",
             RUN_FAILED,
+        )
+    except OSError as error:
+        display.close()
+        where = f"{error.filename}: " if error.filename else ""
+        fail(
+            f"{where}{error.strerror or error}; what was not recorded is recovered from the runs' "
+            f"own checkpoints. Make room, then go on with:\n  {shlex.join(again)}",
+            NO_RESOURCES,
         )
     except KeyboardInterrupt:
         return End.INTERRUPTED

@@ -137,3 +137,4 @@ def test_an_error_is_one_line() -> None:
     assert sentence(ValueError("bad\nworse")) == "bad"
     assert sentence(KeyError("x")) == "KeyError: 'x'"
     assert sentence(RuntimeError()) == "RuntimeError"
+    assert sentence(OSError(28, "No space left", "/x")) == "/x: No space left"

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from ray.cluster_utils import Cluster
 
+from ascl_sweep.cluster import clean_up_after_killed_drivers
 from ascl_sweep.ledger import Ledger
 from tests.sweeps import (
     GRID,
@@ -50,7 +51,13 @@ def check(store: Path, expected: Numbers) -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The processes that train runs of a driver."""
-    return [p for p in descendants(pid) if _title(p).startswith("ray::") and "Worker" in _title(p)]
+    return [p for p in descendants(pid) if "Trainable" in _title(p) or "OneWorker" in _title(p)]
+
+
+def kill_a_worker(pid: int) -> None:
+    found: list[int] = []
+    wait_until(lambda: bool(found.extend(workers_of(pid)) or found))
+    kill(random.choice(found))
 
 
 def _title(pid: int) -> str:
@@ -65,8 +72,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed:
     driver = start("run", write(tmp_path, GRID), "--store", store, log=log)
     for wanted in (2, 8):
         wait_until(lambda n=wanted: epochs_recorded(store) >= n)  # type: ignore[misc]
-        wait_until(lambda: bool(workers_of(driver.pid)))
-        kill(random.choice(workers_of(driver.pid)))
+        kill_a_worker(driver.pid)
     assert driver.wait(240) == 0, log.read_text()
     assert "its process went away; started again" in log.read_text()
     check(store, undisturbed)
@@ -149,6 +155,7 @@ def test_a_damaged_checkpoint_starts_its_run_over_and_says_so(
     wait_until(lambda: epochs_recorded(store) >= 3)
     kill(driver.pid)
     driver.wait()
+    clean_up_after_killed_drivers()  # its workers live on for a moment, and save
     for checkpoint in (store / "work").glob("*/checkpoint.pt"):
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     said = ascl_sweep("run", tmp_path / "sweep.yaml", "--store", store)
