@@ -78,10 +78,6 @@ def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
             keep(folder.path / CHECKPOINT, folder.path / BEST)
         folder.push()
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
-    if (
-        task["recorded"] >= config.epochs
-    ):  # the ledger had every epoch, but not that this was the end
-        yield {"state": "done", "done": True} | facts
 
 
 def is_best(run: Run) -> bool:

@@ -223,6 +223,11 @@ class Agenda:
             self.failures.clear()
         self._tell(run_id)
 
+    def put_back(self, run_id: str) -> None:
+        """A run's worker was lost: it is to be started again."""
+        self.running.discard(run_id)
+        self.states[run_id] = "lost"
+
     def _tell(self, run_id: str) -> None:
         if self._proposals is not None and run_id in self._tickets:
             self._proposals.tell(self._tickets.pop(run_id), self._outcome(run_id))

@@ -137,7 +137,9 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             ) from error
         if dashboard:
             _check_dashboard()
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what fails is told by the driver
+        # What fails is told by the driver; Ray would tell it too, some of it on stdout.
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        ray._private.worker._worker_logs_enabled = False
         nodes = tuple(
             Node(n["NodeID"], n["Resources"].get("CPU", 0), n["Resources"].get("GPU", 0))
             for n in ray.nodes()  # type: ignore[no-untyped-call]
@@ -208,21 +210,36 @@ def _alive(pid: int) -> bool:
 
 
 def _end_processes_of(folder: Path) -> None:
-    """Kill what was started for a private Ray: its processes name the folder they work in."""
-    for pid, words in _processes():
-        if pid != os.getpid() and any(str(folder) in word for word in words):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    """Kill what was started for a private Ray."""
+    found = [pid for pid in map(int, _numbers("/proc")) if pid != os.getpid()]
+    daemons = [pid for pid in found if str(folder) in _command(pid)]
+    workers = [pid for pid in found if pid not in daemons and _holds(pid, folder)]
+    for pid in (*workers, *daemons):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Every process with its command line and where it was started for, where /proc tells."""
-    for entry in Path("/proc").glob("[0-9]*"):
+def _numbers(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.isdigit()]
+    except OSError:
+        return []  # gone, or not ours, or no /proc on this system
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _holds(pid: int, folder: Path) -> bool:
+    """Whether a process has a file of a folder open: workers change their title, not their logs."""
+    for name in _numbers(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            of_ray = [v for v in variables if v.startswith(b"RAY_SESSION_DIR=")]
-            yield int(entry.name), [w.decode(errors="replace") for w in (*words, *of_ray)]
+            if os.readlink(f"/proc/{pid}/fd/{name}").startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def resources_of_a_run(resources: Resources) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ import platform
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -180,6 +181,7 @@ class Driver:
         self._polled = 0.0
         self._to_delete: list[str] = []
         self._noted: set[str] = set()
+        self._deaths: Counter[str] = Counter()
         if self.agenda.finished:
             return End.DONE
         self.display.sweep(spec, planned_runs(spec), self.limit)
@@ -257,15 +259,20 @@ class Driver:
         return run_id not in self.agenda.running
 
     def lost(self, run_id: str, error: str) -> None:
-        """A run's process died more often than it is retried."""
-        if run_id in self.agenda.running:
-            self._end(run_id, "failed", error)
+        """A run's process or machine went away: it is started again, unless that keeps happening.
 
-    def retried(self, run_id: str) -> None:
-        """A run's process or machine went away, and Tune starts it again."""
-        if run_id in self.agenda.running:
-            self._put(replace(self.rows[run_id], state="lost"))
-            self.display.note(f"{run_id}: its process went away; started again")
+        Not by Tune, which gives up at once on a run whose worker dies while it is being reused.
+        """
+        if run_id not in self.agenda.running:
+            return
+        self._deaths[run_id] += 1
+        if self._deaths[run_id] > RETRIES:
+            times = self._deaths[run_id]
+            self._end(run_id, "failed", f"its process or machine went away {times} times ({error})")
+            return
+        self._put(replace(self.rows[run_id], state="lost"))
+        self.agenda.put_back(run_id)
+        self.display.lost(self.rows[run_id])
 
     def tick(self) -> None:
         """Now and then: save, look whether somebody wants us to stop, draw."""
@@ -478,9 +485,6 @@ def _tune(driver: Driver) -> None:
         def on_step_end(self, iteration: int, trials: list["Trial"], **info: Any) -> None:
             driver.tick()
 
-        def on_trial_recover(self, iteration: int, trials: Any, trial: "Trial", **i: Any) -> None:
-            driver.retried(trial.config["run_id"])
-
         def on_trial_error(self, iteration: int, trials: Any, trial: "Trial", **i: Any) -> None:
             driver.lost(trial.config["run_id"], _last_line(trial))
 
@@ -518,7 +522,7 @@ def _tune(driver: Driver) -> None:
             verbose=0,
             callbacks=[Watch(), *(LOGGERS[name](driver.spec.name) for name in driver.loggers)],
             stop=Halt(),
-            failure_config=tune.FailureConfig(max_failures=RETRIES),
+            failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_at_end=False if resources.workers == 1 else None
             ),
@@ -573,11 +577,10 @@ def nested(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _last_line(trial: "Trial") -> str:
     """Why a trial failed, as far as Ray knows."""
-    reason = ""
     with contextlib.suppress(Exception):
         lines = [x.strip() for x in Path(trial.error_file).read_text().splitlines() if x.strip()]
-        reason = f" ({lines[-1][:200]})" if lines else ""
-    return f"its process or machine went away {RETRIES + 1} times{reason}"
+        return lines[-1][:200]
+    return "Ray does not say why"
 
 
 # ---------------------------------------------------------------- signals
