@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from ascl_sweep.labels import arm, duration, percent
 from ascl_sweep.ledger import Driver, RunRow
-from ascl_sweep.plan import axes
 from ascl_sweep.spec import SweepSpec
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -55,7 +55,7 @@ class Display:
         self._counts: Counter[str] = Counter()
         self._best: RunRow | None = None
         self._spec: SweepSpec | None = None
-        self._axes: list[str] = []
+        self._arms: dict[str, str] = {}
         self._planned = 0
         self._progress = 0, 0, 1
         self._start = time.monotonic(), 0  # when, and how many epochs there were
@@ -71,7 +71,8 @@ class Display:
 
     def sweep(self, spec: SweepSpec, planned: int, at_once: int) -> None:
         """A sweep begins."""
-        self._spec, self._axes, self._planned = spec, axes(spec), planned
+        self._spec, self._planned = spec, planned
+        self._arms.clear()
         self._counts.clear()
         self._best = None
         self._start = time.monotonic(), -1
@@ -85,7 +86,10 @@ class Display:
             )
             self._live.start()
 
-    def started(self, row: RunRow, curve: Sequence[float]) -> None:
+    def started(self, row: RunRow, values: Mapping[str, Any], curve: Sequence[float]) -> None:
+        """A run begins; `values` are what its sweep varies."""
+        phase = " (search)" if row.phase == "search" else ""
+        self._arms[row.run_id] = f"{arm(values)}, seed {row.config['seed']}{phase}"
         self._running[row.run_id] = Line(row, curve)
         again = f", going on after epoch {row.epochs}" if row.epochs else ""
         if self._live is None:
@@ -141,9 +145,7 @@ class Display:
     # ------------------------------------------------------------ drawing
 
     def _arm(self, row: RunRow) -> str:
-        values = {key: row.config[key] for key in self._axes if row.config.get(key) is not None}
-        phase = " (search)" if row.phase == "search" else ""
-        return f"{arm(values)}, seed {row.config['seed']}{phase}"
+        return self._arms.get(row.run_id, "")
 
     def _say(self, text: str) -> None:
         """An event: above the picture, or on a line of its own with the time."""

@@ -98,7 +98,7 @@ def make_plan(
                 phase=task.phase,
                 seed=task.config.seed,
                 epochs=task.config.epochs,
-                changes={k: v for k, v in values.items() if k in axes(spec)},
+                changes=varied(spec, task.config),
                 state=row.state if row else "planned",
                 seconds=None if rate is None else rate * task.config.epochs,
                 checkpoint_bytes=checkpoint_bytes(task.config),
@@ -151,6 +151,19 @@ def axes(spec: SweepSpec) -> list[str]:
     for cell in spec.cells() if not spec.domains else ():
         keys |= dict.fromkeys(cell.changes)
     return list(keys)
+
+
+def varied(spec: SweepSpec, config: RunConfig) -> dict[str, Any]:
+    """A run's values at the keys its sweep varies; not τ' for a method that has none."""
+    values = config_values(config)
+    found = {}
+    for key in axes(spec):
+        section, _, name = key.rpartition(".")
+        idle = section and name in getattr(config, section).inert()
+        # `relabel: none` and K = 0 are idle too, but they are what makes the others so.
+        if key in values and not (idle and values[key] and not isinstance(values[key], str)):
+            found[key] = values[key]
+    return found
 
 
 def _sweep_plan(spec: SweepSpec, total: int, later: int) -> SweepPlan:

@@ -26,7 +26,7 @@ from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of
 from ascl_sweep.cluster import Cluster, connected, resources_of_a_run
 from ascl_sweep.ledger import Ledger, RunRow, SweepRow, Writer
 from ascl_sweep.live import Display
-from ascl_sweep.plan import planned_runs
+from ascl_sweep.plan import planned_runs, varied
 from ascl_sweep.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ class Driver:
         recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
         self.epochs[task.run_id] = recorded
         self._put(replace(row, state="running", started=time.time(), ended=None, error=None))
-        self.display.started(self.rows[task.run_id], _curve(recorded))
+        values = varied(self.spec, task.config)
+        self.display.started(self.rows[task.run_id], values, _curve(recorded))
         return self._task(task, len(recorded))
 
     @property

@@ -15,6 +15,7 @@ from tests.ascl_sweep.test_agenda import GRID
 
 SPEC = spec_of(GRID, file="it.yaml")
 VALUES = config_values(SPEC.config({"method.target_temperature": 0.02}, seed=0))
+VARIED = {"method.target_temperature": 0.02}
 ROW = RunRow(
     "abc", ("it",), VALUES, "final", "full", epochs=3, knn_last_top1=0.25, log="/x/log.txt"
 )
@@ -38,7 +39,7 @@ def test_a_spark_line_rises_where_the_curve_does(values: list[float]) -> None:
 
 def test_without_a_terminal_each_event_is_a_line() -> None:
     display, out = shown(terminal=False)
-    display.started(ROW, [])
+    display.started(ROW, VARIED, [])
     display.epoch(ROW, [0.2, 0.25])
     display.tick((3, 9, 2))
     display.ended(replace(ROW, state="stopped", stopped_because="ASHA at epoch 3: too low"), [])
@@ -54,7 +55,7 @@ def test_without_a_terminal_each_event_is_a_line() -> None:
 
 def test_on_a_terminal_running_runs_are_drawn() -> None:
     display, _ = shown(terminal=True)
-    display.started(ROW, [])
+    display.started(ROW, VARIED, [])
     display.epoch(ROW, [0.1, 0.25])
     display.tick((3, 9, 2))
     page = Console(file=io.StringIO(), width=120, color_system=None, record=True)
@@ -67,6 +68,7 @@ def test_on_a_terminal_running_runs_are_drawn() -> None:
 
 def test_markup_in_an_error_is_shown_as_it_is() -> None:
     display, out = shown(terminal=False)
+    display.started(ROW, VARIED, [])
     display.ended(replace(ROW, state="failed", error="[bold]x[/nonsense]"), ["[/]"])
     assert "[bold]x[/nonsense]" in out.getvalue()
 

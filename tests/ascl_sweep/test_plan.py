@@ -55,6 +55,15 @@ def test_a_run_wanted_by_two_files_is_planned_once() -> None:
     assert sum(len(run.sweeps) == 2 for run in plan.runs) == 3
 
 
+def test_an_arm_is_named_by_what_matters_to_it() -> None:
+    text = GRID.replace("grid: {", "grid: {method.relabel: [none, ascl], ")
+    arms = [dict(run.changes) for run in make_plan([spec(text)], {}, {}).runs]
+    assert arms[0] == {"method.relabel": "none"}, "MoCo has no τ'"
+    assert arms[1:] == [
+        {"method.relabel": "ascl", "method.target_temperature": t} for t in (0.01, 0.02, 0.05, 0.1)
+    ]
+
+
 def test_time_is_that_of_runs_that_cost_alike() -> None:
     config = spec(GRID).config({}, seed=7)
     values = config_values(config)
