@@ -31,6 +31,7 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # how many start at once is ours to say
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
     "TUNE_WARN_THRESHOLD_S": "1000",
 }
@@ -119,7 +120,7 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             else:
                 ray.init(
                     address="local",
-                    num_cpus=len(os.sched_getaffinity(0)),
+                    num_cpus=cpus_here(),
                     include_dashboard=dashboard,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
@@ -152,6 +153,13 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
         if not address:
             _end_processes_of(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def cpus_here() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _short_tmp() -> str:
@@ -248,3 +256,8 @@ def resources_of_a_run(resources: Resources) -> Mapping[str, float]:
         return {"node:__internal_head__": 0.001}  # next to the driver, not on a spot machine
     gpus = resources.gpus_per_worker
     return {"CPU": resources.cpus_per_worker} | ({"GPU": gpus} if gpus else {})
+
+
+def ray_options(resources: Resources) -> dict[str, float]:
+    """The same for a task."""
+    return {"num_cpus": resources.cpus_per_worker, "num_gpus": resources.gpus_per_worker}

@@ -130,11 +130,11 @@ class Display:
                 self._say(f"  [dim]│ {escape(line)}[/]")
         self._draw(force=True)
 
-    def tick(self, progress: tuple[int, int, int]) -> None:
-        """Time has passed."""
-        self._progress = progress
+    def tick(self, done: int, left: int, at_once: int) -> None:
+        """Time has passed: epochs done and to come, and how many runs may train at once."""
+        self._progress = done, left, at_once
         if self._start[1] < 0:
-            self._start = self._start[0], progress[0]
+            self._start = self._start[0], done
         self._draw()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """`--scale laptop`: the same sweep small enough for a CPU, to see it work before paying for it.
 
-Data become the embedded shapes, nets 16 wide, epochs four; sizes that the file varies stay varied
+Data become the embedded shapes, nets 16 wide, epochs six; sizes that the file varies stay varied
 as far as they differ on that scale. Numbers so made are marked, and are not the paper's.
 """
 
@@ -17,8 +17,9 @@ from ascl_sweep.space import nested
 Scale = Literal["full", "laptop"]
 Shrink = Callable[[str, Any], Any]
 
-EPOCHS = 4
-# What 1,500 steps on a CPU train with, as in examples/shapes.yaml; an axis over one of these stays.
+EPOCHS = 6
+IMAGES = 4000
+# What short runs on a CPU train with, as in examples/shapes.yaml; an axis over one of these stays.
 SETTINGS: Tree = {
     "augment.crop_min": 0.4,
     "encoder.max_pool": False,
@@ -31,7 +32,7 @@ SETTINGS: Tree = {
 UNLESS_GIVEN: Tree = {
     "batch_size": 32,
     "data.name": "shapes",
-    "data.train_size": 2000,
+    "data.train_size": IMAGES,
     "encoder.width": 16,
     "encoder.projector_hidden": 256,
     "eval.knn_k": 50,
@@ -107,7 +108,7 @@ def _shrinker(base: Mapping[str, Any], space: Any, epochs: Any) -> Shrink:
     lengths = _lengths(list(filter(_count, varied + ([epochs] if with_base or not varied else []))))
     numbers: Mapping[str, Callable[[int], int]] = {
         "batch_size": _batch,
-        "data.train_size": lambda n: min(n, 2000),
+        "data.train_size": lambda n: min(n, IMAGES),
         "encoder.bn_splits": _splits,
         "encoder.projector_hidden": lambda n: min(n, 256),
         "encoder.width": lambda n: min(n, 16),
@@ -123,7 +124,7 @@ def _shrinker(base: Mapping[str, Any], space: Any, epochs: Any) -> Shrink:
         if isinstance(value, str):
             return WORDS.get(key, {}).get(value, value)
         if value is None and key == "data.train_size":
-            return 2000
+            return IMAGES
         return numbers[key](value) if key in numbers and _count(value) else value
 
     return shrink

@@ -23,7 +23,7 @@ from ascl.datasets import DATASETS
 from ascl.faults import unknown_name
 from ascl_sweep import __version__
 from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of
-from ascl_sweep.cluster import Cluster, connected, resources_of_a_run
+from ascl_sweep.cluster import Cluster, connected, ray_options, resources_of_a_run
 from ascl_sweep.ledger import Ledger, RunRow, SweepRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.plan import planned_runs, varied
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
 FLUSH_SECONDS = 1.0
+DRAW_SECONDS = 0.25
 RETRIES = 3  # of a run whose process or machine went away
 TAIL = 12  # lines of a failed run's log that are shown
 
@@ -74,6 +75,7 @@ def run_sweeps(
         with connected(address, dashboard=several) as cluster:
             for spec in specs:
                 cluster.room(spec.resources)  # what can never run shows before anything does
+            warm_up(cluster, specs[0])
             shared = SharedData(cluster)
             with signals() as interrupts:
                 for spec in specs:
@@ -178,7 +180,7 @@ class Driver:
         self.facts = provenance()
         self.deadline = time.monotonic() + (spec.budget.hours or 1e9) * 3600
         self._flushed = time.monotonic()
-        self._polled = 0.0
+        self._polled = self._drawn = 0.0
         self._to_delete: list[str] = []
         self._noted: set[str] = set()
         self._deaths: Counter[str] = Counter()
@@ -289,15 +291,13 @@ class Driver:
             elif self.ledger.stop_requested() and not self.draining:
                 self.ledger.clear_stop()
                 self.drain(End.STOPPED, "asked to stop: letting each run finish its epoch")
-        self.display.tick(self.progress())
+        if now - self._drawn >= DRAW_SECONDS:
+            self._drawn = now
+            self.display.tick(*self.agenda.work_left(), self.limit)
 
     def drain(self, end: End, why: str) -> None:
         self.draining = end
         self.display.note(why)
-
-    def progress(self) -> tuple[int, int, int]:
-        """Epochs done, epochs that are still to come as far as is known, runs at once."""
-        return *self.agenda.work_left(), self.limit
 
     def flush(self, *, last: bool = False) -> None:
         """Save what happened; then what nobody needs any more may go."""
@@ -439,6 +439,19 @@ class SharedData:
             load = ray.remote(load_packed).options(num_cpus=0, scheduling_strategy=there)
             self.references[key] = load.remote(*key)
         return {"ref": self.references[key]}
+
+
+def warm_up(cluster: Cluster, spec: SweepSpec) -> None:
+    """Let Ray's idle processes load what workers need, while the driver still loads Tune."""
+    if spec.resources.workers > 1:
+        return
+    import ray
+
+    from ascl.worker import ready
+
+    load = ray.remote(ready).options(**ray_options(spec.resources))
+    for _ in range(cluster.room(spec.resources)):
+        load.remote()
 
 
 def _tune(driver: Driver) -> None:

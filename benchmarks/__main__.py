@@ -12,6 +12,7 @@ NAMES = (
     "knn",
     "ledger",
     "step",
+    "sweep",
 )  # kNN's memory is a peak: before anything larger ran
 
 

@@ -116,9 +116,11 @@ def doctor(
                 say(package, "not installed", False, "pip install ascl-sweep")
         import torch
 
+        from ascl_sweep.cluster import NoResources, connected, cpus_here
+
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         say("GPUs", ", ".join(gpus) or "none: runs train on the CPU (try --scale laptop)")
-        say("CPUs", str(len(os.sched_getaffinity(0))))
+        say("CPUs", str(cpus_here()))
         here = Path(store if "://" not in store else ".").absolute()
         while not here.exists():
             here = here.parent
@@ -130,8 +132,6 @@ def doctor(
             free = shutil.disk_usage(shm).free
             say("shared memory", f"{free / 1e9:.1f} GB", free > 1e8, "enlarge /dev/shm")
         if start_ray:
-            from ascl_sweep.cluster import NoResources, connected
-
             try:
                 with connected(None, dashboard=True) as cluster:
                     cpus, devices = cluster.total()

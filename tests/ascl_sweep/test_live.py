@@ -41,7 +41,7 @@ def test_without_a_terminal_each_event_is_a_line() -> None:
     display, out = shown(terminal=False)
     display.started(ROW, VARIED, [])
     display.epoch(ROW, [0.2, 0.25])
-    display.tick((3, 9, 2))
+    display.tick(3, 9, 2)
     display.ended(replace(ROW, state="stopped", stopped_because="ASHA at epoch 3: too low"), [])
     display.ended(replace(ROW, state="failed", error="no disk"), ["last words"])
     lines = out.getvalue().splitlines()
@@ -57,7 +57,7 @@ def test_on_a_terminal_running_runs_are_drawn() -> None:
     display, _ = shown(terminal=True)
     display.started(ROW, VARIED, [])
     display.epoch(ROW, [0.1, 0.25])
-    display.tick((3, 9, 2))
+    display.tick(3, 9, 2)
     page = Console(file=io.StringIO(), width=120, color_system=None, record=True)
     page.print(display.picture())
     text = page.export_text()
@@ -76,8 +76,8 @@ def test_markup_in_an_error_is_shown_as_it_is() -> None:
 def test_the_time_left_follows_the_epochs() -> None:
     display, _ = shown(terminal=False)
     assert display.time_left() is None
-    display.tick((10, 90, 2))
+    display.tick(10, 90, 2)
     assert display.time_left() is None
-    display.tick((20, 80, 2))
+    display.tick(20, 80, 2)
     left = display.time_left()
     assert left is not None and left >= 0

@@ -527,8 +527,9 @@ def test_every_search_space_runs_on_a_laptop(path: Path) -> None:
     assert (resources.workers, resources.gpus_per_worker, resources.cpus_per_worker) == (1, 0, 1)
     for cell in spec.cells():
         config = spec.config(cell.changes, seed=0)
-        assert (config.data.name, config.data.train_size) == ("shapes", 2000)
-        assert (config.encoder.width, config.epochs, config.optim.peak(32)) == (16, 4, 0.06)
+        assert (config.data.name, config.data.train_size) == ("shapes", 4000)
+        assert (config.epochs, config.optim.peak(32)) == (6, 0.06)
+        assert config.encoder.width <= 16
         assert config.eval.probe != "paper"
 
 
@@ -544,7 +545,7 @@ def test_on_a_laptop_all_data_are_shapes_and_are_no_axis() -> None:
     ]
     own = laptop(sweep, "data.name=cifar10", "encoder.width=8")
     config = own.config(own.cells()[0].changes, seed=0)
-    assert (config.data.name, config.encoder.width, config.data.train_size) == ("cifar10", 8, 2000)
+    assert (config.data.name, config.encoder.width, config.data.train_size) == ("cifar10", 8, 4000)
 
 
 def test_sizes_that_vary_stay_varied_as_far_as_they_differ() -> None:
@@ -558,10 +559,10 @@ def test_sizes_that_vary_stay_varied_as_far_as_they_differ() -> None:
 @pytest.mark.parametrize(
     ("given", "small"),
     [
-        ([200, 800], [2, 4]),
-        ([800, 400, 200, 100], [4, 3, 2, 1]),
+        ([200, 800], [3, 6]),
+        ([800, 400, 200, 100], [6, 4, 3, 1]),
         ([1, 3], [1, 3]),
-        ([100, 200, 300, 400, 500], [1, 2, 3, 4, 5]),
+        ([100, 200, 300, 400, 500], [1, 2, 3, 4, 6]),
     ],
 )
 def test_lengths_that_vary_stay_different_and_in_order(given: list[int], small: list[int]) -> None:

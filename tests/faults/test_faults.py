@@ -246,3 +246,14 @@ def test_two_workers_train_one_run_and_a_killed_one_is_replaced(tmp_path: Path) 
     assert numbers(store) == numbers(folder / "store")
     rows = Ledger(store).runs().values()
     assert all(row.workers == 2 for row in rows)
+
+
+def test_a_hopeless_run_of_two_workers_ends_early_and_its_workers_come_back(tmp_path: Path) -> None:
+    search = TWO_WORKERS.replace("[0.02, 0.1]", "[0.01, 0.02, 0.1]")
+    path = write(tmp_path, search + "stop: {asha: {grace: 1, factor: 3}, audit: 0}\n")
+    said = ascl_sweep("run", path, "--store", tmp_path / "store", timeout=400)
+    assert said.returncode == 0, said.stderr
+    rows = Ledger(tmp_path / "store").runs().values()
+    assert sorted({row.state for row in rows}) == ["done", "stopped"]
+    assert len(rows) == 3, "each had both workers to itself, so each got them back"
+    assert all(row.epochs < 5 for row in rows if row.state == "stopped")
