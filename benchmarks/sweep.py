@@ -85,7 +85,7 @@ def run() -> Iterator[Ratio]:
 
 def _overhead(folder: Path) -> Ratio:
     """Eight runs of half a minute."""
-    path = write(folder, 8, size=4000, batch=50, width=16, epochs=3)
+    path = write(folder, 8, size=4000, batch=50, width=16, epochs=5)
     start = time.perf_counter()
     waited_for(*(start_bare(path, folder / "bare", place) for place in range(PLACES)))
     bare = time.perf_counter() - start
