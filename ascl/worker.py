@@ -227,11 +227,6 @@ def shared_data(task: Mapping[str, Any]) -> Data | None:
 # ---------------------------------------------------------------- one worker
 
 
-def ready() -> None:
-    """What a task does to have this module, and so torch, loaded in the process that runs it."""
-    from torchvision.models import resnet  # noqa: F401
-
-
 class OneWorker(tune.Trainable):
     """A run in one process, which the next run takes over.
 

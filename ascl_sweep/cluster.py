@@ -256,8 +256,3 @@ def resources_of_a_run(resources: Resources) -> Mapping[str, float]:
         return {"node:__internal_head__": 0.001}  # next to the driver, not on a spot machine
     gpus = resources.gpus_per_worker
     return {"CPU": resources.cpus_per_worker} | ({"GPU": gpus} if gpus else {})
-
-
-def ray_options(resources: Resources) -> dict[str, float]:
-    """The same for a task."""
-    return {"num_cpus": resources.cpus_per_worker, "num_gpus": resources.gpus_per_worker}

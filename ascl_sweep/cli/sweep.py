@@ -27,8 +27,8 @@ from ascl_sweep.cli.app import (
 )
 
 if TYPE_CHECKING:
+    from ascl_sweep.driver import End
     from ascl_sweep.ledger import Ledger
-    from ascl_sweep.search import End
     from ascl_sweep.spec import SweepSpec
 
 Address = Annotated[
@@ -198,8 +198,9 @@ def _start(
 
 def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str]) -> "End":
     from ascl_sweep.cluster import NoResources
+    from ascl_sweep.driver import End, SweepFailed
     from ascl_sweep.live import Display
-    from ascl_sweep.search import End, SweepFailed, check_loggers, run_sweeps
+    from ascl_sweep.search import check_loggers, run_sweeps
 
     check_loggers(ways.loggers)
     display = Display(talk)
@@ -233,7 +234,7 @@ def _finish(end: "End", ledger: "Ledger", names: list[str], again: str) -> NoRet
     """Say how it ended, and how to go on."""
     from collections import Counter
 
-    from ascl_sweep.search import End
+    from ascl_sweep.driver import End
 
     rows = [row for row in ledger.runs().values() if set(row.sweeps) & set(names)]
     counts = Counter(row.state for row in rows)
