@@ -1,6 +1,7 @@
 """Small real sweeps for tests: run by the real command in its own process, read from the ledger."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ascl_sweep.cluster import PREFIX
 from ascl_sweep.ledger import Ledger
 
 # A run takes about a second; five epochs give time to disturb it.
@@ -81,17 +83,24 @@ def states(store: Path) -> list[str]:
     return sorted(row.state for row in Ledger(store).runs().values())
 
 
-def processes_naming(text: str) -> list[int]:
-    """Ids of the processes with this in their title or command line."""
+def orphans() -> list[int]:
+    """Processes of a private Ray whose driver is gone."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if text in line and int(entry.name) != os.getpid():
+        driver = re.search(rf"{PREFIX}(\d+)-", line)
+        if driver and not Path(f"/proc/{driver[1]}").exists():
             found.append(int(entry.name))
     return found
+
+
+def leftovers() -> list[Path]:
+    """Folders of a private Ray whose driver is gone."""
+    folders = Path("/tmp").glob(f"{PREFIX}*-*")
+    return [p for p in folders if not Path(f"/proc/{p.name.split('-')[2]}").exists()]
 
 
 def descendants(pid: int) -> list[int]:

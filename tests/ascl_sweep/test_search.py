@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascl_sweep.ledger import Ledger
-from tests.sweeps import GRID, ascl_sweep, numbers, processes_naming, states, write
+from tests.sweeps import GRID, ascl_sweep, leftovers, numbers, orphans, states, write
 
 SEARCH = (
     GRID.replace("name: grid", "name: search")
@@ -95,8 +95,8 @@ def test_a_second_run_has_nothing_to_do_and_starts_no_ray(done: Done) -> None:
 
 
 def test_nothing_is_left_behind(done: Done) -> None:
-    assert processes_naming("ascl-ray-") == []
-    assert not list(Path("/tmp").glob("ascl-ray-*"))
+    assert orphans() == []
+    assert leftovers() == []
 
 
 def test_status_tells_how_the_sweeps_stand(done: Done) -> None:

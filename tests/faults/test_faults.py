@@ -23,7 +23,7 @@ from tests.sweeps import (
     epochs_recorded,
     kill,
     numbers,
-    processes_naming,
+    orphans,
     start,
     states,
     wait_until,
@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
 def check(store: Path, expected: Numbers) -> None:
     assert states(store) == ["done"] * 4
     assert numbers(store) == expected
-    assert processes_naming("ascl-ray-") == []
+    assert orphans() == []
 
 
 def workers_of(pid: int) -> list[int]:
@@ -110,7 +110,7 @@ def test_the_first_ctrl_c_drains_and_the_command_it_prints_goes_on(
     assert driver.wait(60) == 130, log.read_text()
     said = log.read_text()
     assert "interrupted, nothing is lost; go on with:" in said and "Traceback" not in said
-    assert processes_naming("ascl-ray-") == []
+    assert orphans() == []
     recorded = epochs_recorded(store)
     assert 0 < recorded < 20
     again = said.strip().splitlines()[-1].split()
