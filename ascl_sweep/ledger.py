@@ -32,6 +32,7 @@ __all__ = ["STATES", "Driver", "Ledger", "LedgerBusy", "RunRow", "SweepRow", "Wr
 STATES = ("planned", "running", "done", "stopped", "diverged", "failed", "lost")
 Scalar = bool | int | float | str | None
 _WORK, _STOP = "work", "stop"
+MANY = 2000  # values that are worth numpy's way out of Arrow, which loads pandas first
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _values(column: "pa.ChunkedArray[Any]") -> list[Any]:
         return [None if us is None else us / 1e6 for us in column.cast(pa.int64()).to_pylist()]
     if pa.types.is_list(column.type):
         return [None if items is None else tuple(items) for items in column.to_pylist()]
-    if column.null_count == 0 and not pa.types.is_null(column.type):
+    if len(column) > MANY and column.null_count == 0 and not pa.types.is_null(column.type):
         return column.to_numpy().tolist()  # type: ignore[no-any-return]  # far quicker
     return column.to_pylist()
 

@@ -81,7 +81,9 @@ class Files:
 
     def _empty(self, columns: Sequence[str] | None) -> pa.Table:
         names = [n for n in self._kind.types if columns is None or n in columns]
-        return pa.schema([(name, self._kind.types[name]) for name in names]).empty_table()
+        # Not by `empty_table`, which looks for pandas and so loads it.
+        schema = pa.schema([(name, self._kind.types[name]) for name in names])
+        return pa.Table.from_batches([], schema)
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         place, kind = self._store.place(name), self._kind
@@ -295,15 +297,25 @@ def latest(table: pa.Table, key: Sequence[str]) -> pa.Table:
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     last = np.append(codes[1:] != codes[:-1], True)
-    return table.take(pa.array(order[last]))
+    chosen = np.ascontiguousarray(order[last], np.int64)
+    rows = pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen.data)])
+    return table.take(rows)
 
 
 def _codes(column: "pa.ChunkedArray[Any]") -> Any:
     """Small integers from 0 that tell a key column's values apart, in their order if integers."""
     if pa.types.is_integer(column.type):
-        values = column.to_numpy()
+        values = np.concatenate([_numbers(chunk) for chunk in column.cast(pa.int64()).chunks])
         return values - values.min()
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     chunks: list[Any] = column.unify_dictionaries().chunks
-    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks])
+    return np.concatenate([_numbers(chunk.indices.cast(pa.int64())) for chunk in chunks])
+
+
+def _numbers(array: Any) -> Any:
+    """An int64 array without nulls, for numpy; pyarrow's own way would load pandas first."""
+    if not len(array):
+        return np.zeros(0, np.int64)
+    values = np.frombuffer(array.buffers()[1], np.int64)
+    return values[array.offset : array.offset + len(array)]

@@ -81,7 +81,7 @@ def make_plan(
     known = dict(timings or {}) | seconds_per_epoch(rows.values())
     runs: dict[str, PlannedRun] = {}
     sweeps = []
-    asked = later_epochs = 0
+    asked = later_epochs = later_bytes = 0
     later_seconds: list[float | None] = []
     for spec in specs:
         agenda = Agenda(spec, rows, {k: dict(v) for k, v in curves.items()})
@@ -109,11 +109,11 @@ def make_plan(
         later_epochs += later * int(base["epochs"])
         rate = known.get(cost_key(base))
         later_seconds += [None if rate is None else rate * int(base["epochs"])] * later
+        later_bytes += later * checkpoint_bytes(spec.config({}, seed=spec.seeds[0]))
         sweeps.append(_sweep_plan(spec, total, later))
     left = [run for run in runs.values() if run.state not in OVER]
     seconds = [run.seconds for run in left] + later_seconds
     workers = max((spec.resources.workers for spec in specs), default=1)
-    some = next((run.checkpoint_bytes for run in runs.values()), 0)
     return Plan(
         sweeps=tuple(sweeps),
         runs=tuple(runs.values()),
@@ -122,7 +122,7 @@ def make_plan(
         device_hours=None
         if any(s is None for s in seconds)
         else sum(s for s in seconds if s is not None) / 3600 * workers,
-        disk_bytes=sum(run.checkpoint_bytes for run in runs.values()) + some * len(later_seconds),
+        disk_bytes=sum(run.checkpoint_bytes for run in runs.values()) + later_bytes,
     )
 
 

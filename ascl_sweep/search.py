@@ -203,6 +203,8 @@ def _tune(driver: Driver, loggers: Sequence[str]) -> None:
             search_alg=Runs(),
             scheduler=Gate(),  # type: ignore[no-untyped-call]
             num_samples=-1,
+            trial_name_creator=_run_id,
+            trial_dirname_creator=_run_id,
             reuse_actors=resources.workers == 1,
         ),
         run_config=tune.RunConfig(
@@ -266,6 +268,10 @@ def check_loggers(names: Sequence[str]) -> None:
         package = LOGGER_PACKAGES[name]
         if find_spec(package) is None:
             raise ValueError(f"--log {name} needs the package {package}; pip install {package}")
+
+
+def _run_id(trial: "Trial") -> str:
+    return str(trial.config["run_id"])
 
 
 def _nothing() -> None:

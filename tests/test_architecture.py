@@ -64,7 +64,7 @@ def test_help_loads_neither_torch_nor_ray() -> None:
 @pytest.mark.parametrize(
     ("words", "heavy"),
     [
-        (["status", "--store", "nowhere"], {"torch", "ray", "optuna", "scipy"}),
+        (["status", "--store", "nowhere"], {"torch", "ray", "optuna", "scipy", "pandas"}),
         (["validate", "search_spaces/quickstart.yaml"], {"ray", "optuna", "torchvision"}),
         (["plan", "search_spaces/quickstart.yaml"], {"ray", "torchvision"}),
     ],

@@ -46,6 +46,7 @@ def test_the_number_of_runs_is_that_of_cells_proposals_and_finalists(text: str, 
     assert plan.sweeps[0].runs == runs
     assert len(plan.runs) + plan.sweeps[0].later == runs
     assert plan.epochs == 9 * runs
+    assert plan.disk_bytes == runs * checkpoint_bytes(spec(text).config({}, seed=0))
 
 
 def test_a_run_wanted_by_two_files_is_planned_once() -> None:
