@@ -180,3 +180,11 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert said.returncode == 0
     assert "grid: 4 runs" in said.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_a_budget_of_hours_ends_the_call_and_the_next_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path, GRID + "budget: {hours: 0.000001}\n")
+    said = ascl_sweep("run", path, "--store", tmp_path / "store")
+    assert said.returncode == 3, said.stderr
+    assert "the budget is used up; go on with:" in said.stderr
+    assert "done" not in states(tmp_path / "store")
