@@ -370,13 +370,14 @@ def replay(
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("rule", "epochs spent", "regret (points)", "best survives"):
-            table.add_column(title, justify="left" if title == "rule" else "right")
+            first = title == "rule"
+            table.add_column(title, justify="left" if first else "right", no_wrap=not first)
         for o in outcomes:
             table.add_row(
                 o.label,
-                _interval(o.epochs_share, percent),
-                _interval(o.regret, "{:.2f}".format),
-                _interval(o.best_survives, percent),
+                _interval(o.epochs_share, lambda share: f"{100 * share:.0f}%"),
+                _interval(o.regret, "{:.1f}".format),
+                _interval(o.best_survives, lambda share: f"{100 * share:.0f}%"),
             )
         data.print(table)
         talk.print(
