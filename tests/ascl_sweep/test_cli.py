@@ -85,7 +85,11 @@ def test_an_interrupted_run_prints_how_to_go_on_and_does(
     config: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     args = [*COMMAND, "train", str(config), "epochs=400", "--out", "my run"]
-    with subprocess.Popen(args, cwd=tmp_path, env=ENV, stderr=subprocess.PIPE, text=True) as run:
+    # What a shell runs in its background, as CI may be, ignores Ctrl-C, and so do its children.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(
+        args, cwd=tmp_path, env=ENV, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    ) as run:
         metrics = tmp_path / "my run" / "metrics.jsonl"
         deadline = time.monotonic() + 100
         while not (metrics.parent / "checkpoint.pt").exists() and time.monotonic() < deadline:
