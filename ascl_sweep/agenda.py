@@ -5,12 +5,13 @@ configurations with the first seed, scored on the holdout; its finalists then ru
 with every seed, scored on test. Other sweeps run every cell with every seed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ascl.config import RunConfig
+from ascl.faults import Faulty
 from ascl_sweep.ledger import Ledger, RunRow, Scalar
 from ascl_sweep.space import flat
 from ascl_sweep.spec import SweepSpec
@@ -19,7 +20,8 @@ from ascl_sweep.stopping import Decision, Rule, Stopper
 if TYPE_CHECKING:
     from ascl_sweep.proposals import Proposals
 
-OVER = ("done", "stopped", "diverged")  # a run in one of these states needs no more work
+OVER = ("done", "stopped", "diverged")  # a search's run in one of these needs no more work
+FINAL = ("done", "diverged")  # nor does a run that a table wants, in one of these
 SAME_FAILURES = 3  # so many runs that fail alike, and none that does not, end a sweep
 REPEATS = 50  # so many proposals in a row that were tried before: the space is used up
 
@@ -70,6 +72,10 @@ class Agenda:
     def __post_init__(self) -> None:
         spec = self.spec
         self.states = {run_id: row.state for run_id, row in self.rows.items()}
+        for run_id, row in self.rows.items():
+            if row.state in OVER and len(self.curves.get(run_id, ())) > row.epochs:
+                curve = self.curves[run_id]  # longer by what an earlier attempt left
+                self.curves[run_id] = {e: v for e, v in curve.items() if e <= row.epochs}
         self._tickets: dict[str, int] = {}
         self._tried: dict[str, Mapping[str, Any]] = {}
         """The search's runs, in the order they were tried, and what each changes."""
@@ -79,11 +85,7 @@ class Agenda:
         if spec.domains:
             from ascl_sweep import proposals  # Optuna takes a second to load
 
-            self._tried = {
-                row.run_id: {k: row.config[k] for k in spec.domains if k in row.config}
-                for row in self.rows.values()
-                if row.phase == "search" and spec.name in row.sweeps
-            }
+            self._tried = dict(self._own_proposals())
             ended = [run_id for run_id in self._tried if self.states[run_id] in OVER]
             self._proposals = proposals.Proposals(spec, [self._outcome(run_id) for run_id in ended])
         elif spec.is_search:
@@ -99,6 +101,23 @@ class Agenda:
             self._configs[run_id] = Task.of(
                 spec.config(changes, seed=spec.seeds[0], phase="search"), "search"
             )
+
+    def _own_proposals(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """What this search has tried: not what a sweep of its name tried before it was edited."""
+        spec = self.spec
+        for row in self.rows.values():
+            if spec.name not in row.sweeps:
+                continue
+            changes: dict[str, Any] = {}
+            for key in spec.domains:
+                if key in row.config and spec.wanted(key, changes):
+                    changes[key] = row.config[key]
+            try:
+                config = spec.config(changes, seed=spec.seeds[0], phase="search")
+            except Faulty:
+                continue
+            if config.identity() == row.run_id:
+                yield row.run_id, changes
 
     @cached_property
     def _stopper(self) -> Stopper | None:
@@ -116,7 +135,7 @@ class Agenda:
         """A run to start now; None if there is none, or none before others have ended."""
         task = self._next_search() if self.spec.is_search else None
         if task is None and self.search_is_over:
-            task = next((t for t in self.finals() if self._open(t.run_id)), None)
+            task = next((t for t in self.finals() if self._open(t.run_id, FINAL)), None)
         if task is not None:
             self.running.add(task.run_id)
         return task
@@ -127,7 +146,7 @@ class Agenda:
         return (
             not self.running
             and self.search_is_over
-            and not any(self._open(task.run_id) for task in self.finals())
+            and not any(self._open(task.run_id, FINAL) for task in self.finals())
         )
 
     @property
@@ -152,11 +171,12 @@ class Agenda:
         """The search's runs that the budget has room for."""
         return list(self._tried)[: self._trials]
 
-    def _open(self, run_id: str) -> bool:
+    def _open(self, run_id: str, closed: Collection[str] = OVER) -> bool:
+        """Whether a run is still to be started; what a search stopped, a table may still want."""
         return (
             run_id not in self.over
             and run_id not in self.running
-            and self.states.get(run_id) not in OVER
+            and self.states.get(run_id) not in closed
         )
 
     def _next_search(self) -> Task | None:
@@ -192,8 +212,9 @@ class Agenda:
         for task in self.wanted():
             known = len(self.curves.get(task.run_id, ()))
             done += known
-            if task.run_id not in self.over and self.states.get(task.run_id) not in OVER:
-                left += task.config.epochs - known
+            closed = FINAL if task.phase == "final" else OVER
+            if task.run_id in self.running or self._open(task.run_id, closed):
+                left += max(0, task.config.epochs - known)
         if self.spec.is_search and not self.search_is_over:
             epochs = int(self.spec.base_values["epochs"])
             ladder = self.spec.ladder
@@ -207,7 +228,10 @@ class Agenda:
     def told(self, run_id: str, epoch: int, value: float | None, *, measured: bool) -> Decision:
         """An epoch of a run has come in: whether the run ends here."""
         rule = self._stopper if run_id in self._tried and measured else None
-        self.curves.setdefault(run_id, {})[epoch] = value
+        curve = self.curves.setdefault(run_id, {})
+        for later in [e for e in curve if e > epoch]:  # of an attempt that was started over
+            del curve[later]
+        curve[epoch] = value
         self.failures.clear()
         return rule.decide(run_id, epoch, value) if rule else Decision(stop=False)
 
@@ -218,7 +242,7 @@ class Agenda:
         if state != "planned":
             self.over.add(run_id)
         if state == "failed":
-            self.failures.append(error or "")
+            self.failures.append((error or "").replace(run_id, "…"))  # as in the name of its file
         else:
             self.failures.clear()
         self._tell(run_id)
@@ -229,8 +253,12 @@ class Agenda:
         self.states[run_id] = "lost"
 
     def _tell(self, run_id: str) -> None:
-        if self._proposals is not None and run_id in self._tickets:
+        if self._proposals is None or run_id not in self._tried:
+            return
+        if run_id in self._tickets:
             self._proposals.tell(self._tickets.pop(run_id), self._outcome(run_id))
+        elif self.states.get(run_id) in OVER:  # proposed before a restart, and only now over
+            self._proposals.add(self._outcome(run_id))
 
     def _outcome(self, run_id: str) -> Outcome:
         curve = self.curves.get(run_id, {})

@@ -28,12 +28,20 @@ class Arm:
     scored: str
 
 
-def best_arms(rows: Iterable[RunRow], sweep: str, metric: str) -> list[Arm]:
-    """A sweep's arms, best first; a search is judged by its search runs, never by test."""
+def best_arms(rows: Iterable[RunRow], sweep: str, metric: str, scale: str = "full") -> list[Arm]:
+    """A sweep's arms, best first; a search is judged by its search runs, never by test.
+
+    Like is compared with like: runs of one scale, and of a search those of its present length.
+    Arms that lack seeds come last.
+    """
     if metric not in COLUMNS:
         raise ValueError(f"--metric must be one of {', '.join(COLUMNS)}, got {metric!r}")
-    done = [row for row in rows if row.state == "done" and sweep in row.sweeps]
-    searched = [row for row in done if row.phase == "search"]
+    own = [row for row in rows if sweep in row.sweeps and row.scale == scale]
+    done = [row for row in own if row.state == "done"]
+    searched = [row for row in own if row.phase == "search"]
+    if searched:
+        newest = max(searched, key=lambda row: row.created or 0).config.get("epochs")
+        searched = [r for r in searched if r.state == "done" and r.config.get("epochs") == newest]
     groups: dict[Any, list[RunRow]] = {}
     for row in searched or done:
         key = tuple(sorted((k, repr(v)) for k, v in row.config.items() if k not in OF_NO_ARM))
@@ -58,7 +66,7 @@ def best_arms(rows: Iterable[RunRow], sweep: str, metric: str) -> list[Arm]:
                 scored="holdout" if config.get("data.holdout") else "test",
             )
         )
-    return sorted(arms, key=lambda a: -a.mean)
+    return sorted(arms, key=lambda a: (-a.n, -a.mean))
 
 
 def export_yaml(arm: Arm, path: Path) -> None:

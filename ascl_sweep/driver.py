@@ -17,6 +17,7 @@ from typing import Any
 
 from ascl_sweep import __version__
 from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of
+from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.plan import planned_runs, varied
@@ -82,19 +83,34 @@ class Driver:
         self._noted: set[str] = set()
         self._deaths: Counter[str] = Counter()
         if self.agenda.finished:
-            return End.DONE
+            self._claim()
+            return End.FAILED if self._wanted_states()["failed"] else End.DONE
         self.display.sweep(spec, planned_runs(spec), self.room)
         try:
             execute(self)
         finally:
             for run_id in list(self.agenda.running):  # a second Ctrl-C: their checkpoints remain
                 self._end(run_id, "planned")
+            self._claim()
             self.flush(last=True)
         if self.draining:
             return self.draining
         if self.agenda.hopeless:
             raise SweepFailed(self.agenda.hopeless)
-        return End.DONE
+        if not self.agenda.finished:
+            raise NoResources("Ray ended before the sweep did; the same command goes on")
+        return End.FAILED if self._wanted_states()["failed"] else End.DONE
+
+    def _claim(self) -> None:
+        """Put the sweep's name on runs that it wants and another sweep has trained."""
+        for task in self.agenda.wanted():
+            row = self.rows.get(task.run_id)
+            if row is not None and self.spec.name not in row.sweeps:
+                self._put(replace(row, sweeps=(*row.sweeps, self.spec.name)))
+
+    def _wanted_states(self) -> Counter[str]:
+        wanted = {task.run_id for task in self.agenda.wanted()}
+        return Counter(self.rows[run_id].state for run_id in wanted if run_id in self.rows)
 
     # ------------------------------------------------------------ what Tune asks
 
@@ -185,7 +201,7 @@ class Driver:
                 self.drain(End.INTERRUPTED, "interrupted: letting each run finish its epoch")
             elif now > self.deadline and not self.draining:
                 self.drain(End.BUDGET, f"budget.hours={self.spec.budget.hours:g} are over")
-            elif self.ledger.stop_requested() and not self.draining:
+            elif not self.draining and self._stop_requested():
                 self.ledger.clear_stop()
                 self.drain(End.STOPPED, "asked to stop: letting each run finish its epoch")
         if now - self._drawn >= DRAW_SECONDS:
@@ -208,9 +224,19 @@ class Driver:
                 where = error.filename or self.ledger.address
                 self.drain(End.NO_DISK, f"{where}: {error.strerror or error}; ending the sweep")
             return
-        for run_id in self._to_delete:
+        # What cannot be deleted now is tried again: a stopped run's workers may still be writing.
+        self._to_delete = [run_id for run_id in self._to_delete if not self._deleted(run_id)]
+
+    def _deleted(self, run_id: str) -> bool:
+        with contextlib.suppress(OSError):
             self.ledger.delete_work(run_id)
-        self._to_delete.clear()
+            return True
+        return False
+
+    def _stop_requested(self) -> bool:
+        with contextlib.suppress(OSError):  # a far store that does not answer asks for nothing
+            return self.ledger.stop_requested()
+        return False
 
     # ------------------------------------------------------------ rows and tasks
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ascl.config import RunConfig
-from ascl_sweep.agenda import OVER, Agenda, Phase, config_values
+from ascl_sweep.agenda import FINAL, OVER, Agenda, Phase, config_values
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.spec import SweepSpec
 
@@ -37,7 +37,7 @@ class PlannedRun:
     state: str
     """As the ledger has it; `planned` if it does not."""
     seconds: float | None
-    """What it takes on one worker, from runs that cost alike."""
+    """What it takes of its devices together, from runs that cost alike."""
     checkpoint_bytes: int
 
 
@@ -111,9 +111,9 @@ def make_plan(
         later_seconds += [None if rate is None else rate * int(base["epochs"])] * later
         later_bytes += later * checkpoint_bytes(spec.config({}, seed=spec.seeds[0]))
         sweeps.append(_sweep_plan(spec, total, later))
-    left = [run for run in runs.values() if run.state not in OVER]
+    closed = {"search": OVER, "final": FINAL}
+    left = [run for run in runs.values() if run.state not in closed[run.phase]]
     seconds = [run.seconds for run in left] + later_seconds
-    workers = max((spec.resources.workers for spec in specs), default=1)
     return Plan(
         sweeps=tuple(sweeps),
         runs=tuple(runs.values()),
@@ -121,7 +121,7 @@ def make_plan(
         epochs=sum(run.epochs for run in left) + later_epochs,
         device_hours=None
         if any(s is None for s in seconds)
-        else sum(s for s in seconds if s is not None) / 3600 * workers,
+        else sum(s for s in seconds if s is not None) / 3600,
         disk_bytes=sum(run.checkpoint_bytes for run in runs.values()) + later_bytes,
     )
 

@@ -24,6 +24,7 @@ from ascl_sweep.domains import Domain
 from ascl_sweep.spec import SweepSpec
 
 DIGITS = 6  # significant ones of what is drawn: enough to search by, few enough to read
+EXACT = 12  # of what must stay on a grid: 0.6000000000000001 is 0.6
 
 
 class Proposals:
@@ -35,7 +36,13 @@ class Proposals:
         self._asked: list[optuna.Trial] = []
         # After a restart a sampler with the same seed would propose its first points again.
         self._study = optuna.create_study(direction="maximize", sampler=sampler(spec, len(known)))
-        self._study.add_trials([frozen(spec, outcome) for outcome in known])
+        for outcome in known:
+            self.add(outcome)
+
+    def add(self, outcome: Outcome) -> None:
+        """Take in a run that was not asked for here; not if the domains were narrowed since."""
+        if fits(self._spec, outcome):
+            self._study.add_trial(frozen(self._spec, outcome))
 
     def ask(self) -> tuple[int, dict[str, Any]]:
         """A ticket, and the values of the searched keys."""
@@ -63,7 +70,7 @@ def export(spec: SweepSpec, known: Sequence[Outcome], path: Path) -> None:
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     try:
         study = optuna.create_study(storage=storage, study_name=spec.name, direction="maximize")
-        study.add_trials([frozen(spec, outcome) for outcome in known])
+        study.add_trials([frozen(spec, outcome) for outcome in known if fits(spec, outcome)])
     finally:
         storage.engine.dispose()
 
@@ -118,7 +125,17 @@ def tidy(value: Any, domain: Domain) -> Any:
     """A drawn number without its last digits, still inside its bounds."""
     if not isinstance(value, float) or domain.kind == "choice":
         return value
-    return min(max(float(f"{value:.{DIGITS}g}"), domain.low), domain.high)
+    digits = DIGITS if domain.step is None else EXACT
+    return min(max(float(f"{value:.{digits}g}"), domain.low), domain.high)
+
+
+def fits(spec: SweepSpec, outcome: Outcome) -> bool:
+    """Whether a run could be proposed by the domains as they are now."""
+    try:
+        frozen(spec, outcome)
+    except ValueError:  # how Optuna refuses a value outside its distribution
+        return False
+    return True
 
 
 def frozen(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:

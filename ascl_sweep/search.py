@@ -43,13 +43,14 @@ def run_sweeps(
         ledger.clear_stop()
         agendas = [_record_plan(spec, ledger, writer) for spec in specs]
         if all(agenda.finished for agenda in agendas):
-            return _verdict(specs, ledger)
+            return End.DONE
         several = any(spec.resources.workers > 1 for spec in specs)
         display.note("starting Ray …" if address is None else f"connecting to Ray at {address} …")
         with connected(address, dashboard=several) as cluster:
             for spec in specs:
                 cluster.room(spec.resources)  # what can never run shows before anything does
             shared = SharedData(cluster)
+            ends: list[End] = []
             with signals() as interrupts:
                 for spec in specs:
                     room = cluster.room(spec.resources)
@@ -60,17 +61,10 @@ def run_sweeps(
                         scratch=cluster.scratch,
                         room=room,
                     )
-                    end = driver.run(lambda driver: _tune(driver, loggers))
-                    if end is not End.DONE:
-                        return end
-    return _verdict(specs, ledger)
-
-
-def _verdict(specs: Sequence[SweepSpec], ledger: Ledger) -> End:
-    rows = ledger.runs()
-    wanted = {row.run_id for row in rows.values() if {s.name for s in specs} & set(row.sweeps)}
-    bad = any(rows[run_id].state == "failed" for run_id in wanted)
-    return End.FAILED if bad else End.DONE
+                    ends.append(driver.run(lambda driver: _tune(driver, loggers)))
+                    if ends[-1] not in (End.DONE, End.FAILED):
+                        break
+    return ends[-1] if ends[-1] is not End.DONE else max(ends, key=lambda end: end is End.FAILED)
 
 
 def _record_plan(spec: SweepSpec, ledger: Ledger, writer: Writer) -> Agenda:
@@ -142,7 +136,9 @@ def _tune(driver: Driver, loggers: Sequence[str]) -> None:
 
         def suggest(self, trial_id: str) -> Any:
             task = driver.next()
-            return Searcher.FINISHED if task is None and driver.over else task
+            # While a run trains there may be more to do: Tune never asks again after FINISHED.
+            idle = task is None and not driver.agenda.running
+            return Searcher.FINISHED if idle and driver.over else task
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
             pass
@@ -164,6 +160,7 @@ def _tune(driver: Driver, loggers: Sequence[str]) -> None:
             self, controller: Any, trial: "Trial", result: dict[str, Any]
         ) -> None:
             driver.told(trial.config["run_id"], nested(result))
+            driver.lost(trial.config["run_id"], "it ended without saying how")  # if it is not over
 
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()

@@ -50,12 +50,12 @@ def gc(
         ledger = Ledger(store)
         if (driver := ledger.driver()) is not None:
             fail(f"a sweep is running in {store} ({driver}); stop it first", BAD_INPUT)
-        rows = ledger.runs()
         states = {"stopped", "diverged"} | ({"done"} if done else set())
-        gone = [i for i in ledger.work_ids() if i not in rows or rows[i].state in states]
-        size = sum(ledger.work_bytes(run_id) for run_id in gone)
-        if not dry_run:
-            for run_id in gone:
+        with ledger.writer():  # so that no driver starts a run meanwhile
+            rows = ledger.runs()
+            gone = [i for i in ledger.work_ids() if i not in rows or rows[i].state in states]
+            size = sum(ledger.work_bytes(run_id) for run_id in gone)
+            for run_id in gone if not dry_run else ():
                 ledger.delete_work(run_id)
         verb = "would free" if dry_run else "freed"
         talk.print(f"{verb} {size / 1e6:,.1f} MB of {len(gone)} runs")
@@ -83,6 +83,7 @@ def export(
         if out.exists():
             fail(f"{out} is there already; name a new file, or delete it", BAD_INPUT)
         outcomes = Agenda(spec, ledger.runs(), curves_of(ledger)).outcomes()
+        out.parent.mkdir(parents=True, exist_ok=True)
         write(spec, outcomes, out)
         talk.print(
             f"wrote {len(outcomes)} trials; look at them with "

@@ -314,7 +314,7 @@ def best(
         ledger = Ledger(store)
         chosen = sweeps_in(ledger, names)
         rows = list(ledger.runs().values())
-        found = {name: best_arms(rows, name, metric)[:1] for name in chosen}
+        found = {n: best_arms(rows, n, metric, sweep.scale)[:1] for n, sweep in chosen.items()}
         winners = {name: arms[0] for name, arms in found.items() if arms}
         if not winners:
             fail(f"no run is done yet in {store}; see `ascl-sweep status`", BAD_INPUT)
@@ -323,7 +323,8 @@ def best(
                 fail(f"--export takes one sweep, got {', '.join(winners)}; name one", BAD_INPUT)
             (winner,) = winners.values()
             export_yaml(winner, export)
-            talk.print(f"wrote {escape(str(export))}; train it with `ascl-sweep train {export}`")
+            path = escape(str(export))
+            talk.print(f"wrote {path}; train it with `ascl-sweep train {path}`")
         if as_json:
             typer.echo(json.dumps({name: asdict(w) for name, w in winners.items()}, default=dict))
             return
@@ -393,6 +394,8 @@ def _interval(found: "Interval", show: Callable[[float], str]) -> str:
 def _complete_curves(ledger: "Ledger", names: Mapping[str, Any]) -> dict[str, list[float]]:
     """kNN by epoch of the sweeps' complete runs, all of the commonest length."""
     rows = [r for r in ledger.runs().values() if r.state == "done" and set(r.sweeps) & names.keys()]
+    phases = Counter(row.phase for row in rows)  # the holdout's numbers are not those of test
+    rows = [row for row in rows if row.phase == max(phases, key=lambda p: phases[p])]
     lengths = Counter(row.epochs for row in rows)
     common = max(lengths, key=lambda n: lengths[n], default=0)
     epochs = ledger.epochs([row.run_id for row in rows if row.epochs == common])

@@ -63,7 +63,8 @@ class World:
         row = self.rows.get(task.run_id) or RunRow(
             task.run_id, ("it",), config_values(task.config), task.phase, "full", created=self.clock
         )
-        self.rows[task.run_id] = replace(row, state=state)
+        epochs = len(self.curves.get(task.run_id, {}))
+        self.rows[task.run_id] = replace(row, state=state, epochs=epochs)
 
     def run(self, agenda: Agenda, rng: random.Random, at_once: int, crash_after: float) -> bool:
         """Run until the end, or until a crash after so many epochs; whether it ended."""
@@ -234,3 +235,49 @@ def test_a_missing_score_ends_a_searched_run_as_diverged() -> None:
     assert task is not None
     decision: Any = agenda.told(task.run_id, 1, float("nan"), measured=True)
     assert decision.stop and decision.diverged
+
+
+def test_an_edited_search_does_not_take_its_former_self_for_its_own() -> None:
+    old = whole(OPTUNA)
+    new = World(OPTUNA.replace("epochs: 9", "epochs: 8"))
+    new.rows = {k: replace(row, state="planned") for k, row in old.rows.items()}
+    agenda = new.agenda()
+    seen = set()
+    for _ in range(5):
+        task = agenda.next()
+        assert task is not None and task.run_id not in old.rows
+        assert task.run_id not in seen, "handed out once"
+        seen.add(task.run_id)
+    assert agenda.next() is None
+
+
+def test_what_a_search_stopped_is_completed_for_a_table_that_wants_it() -> None:
+    world = whole(SEARCH)
+    stopped = {r.run_id for r in world.rows.values() if r.state == "stopped"}
+    table = World(GRID.replace("train_size: 100", "train_size: 100, holdout: 0.1"))
+    table.rows, table.curves = dict(world.rows), {k: dict(v) for k, v in world.curves.items()}
+    agenda = table.agenda()
+    assert not agenda.finished
+    handed = set()
+    while (task := agenda.next()) is not None:
+        handed.add(task.run_id)
+    assert handed == stopped
+
+
+def test_an_attempt_that_was_started_over_leaves_no_later_epochs() -> None:
+    world = World(SEARCH)
+    agenda = world.agenda()
+    task = agenda.next()
+    assert task is not None
+    agenda.curves[task.run_id] = dict.fromkeys(range(1, 9), 0.9)
+    agenda.told(task.run_id, 1, 0.1, measured=True)
+    assert agenda.curves[task.run_id] == {1: 0.1}
+
+
+def test_errors_that_differ_only_in_the_run_are_alike() -> None:
+    agenda = World(GRID).agenda()
+    for _ in range(SAME_FAILURES):
+        task = agenda.next()
+        assert task is not None
+        agenda.ended(task.run_id, "failed", f"work/{task.run_id}/checkpoint.pt: disk full")
+    assert agenda.hopeless == "work/…/checkpoint.pt: disk full"

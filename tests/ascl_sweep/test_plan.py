@@ -1,5 +1,6 @@
 """The plan: counts, cost and what seeds can show, before anything runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,9 @@ def test_time_is_that_of_runs_that_cost_alike() -> None:
     plan = make_plan([spec(GRID)], {"x": row}, {})
     assert plan.device_hours == pytest.approx(4 * 9 * 20 / 3600)
     assert make_plan([spec(GRID)], {}, {}).device_hours is None
+    four = replace(row, workers=4)
+    twice = make_plan([spec(GRID + "resources: {workers: 2}\n")], {"x": four}, {})
+    assert twice.device_hours == pytest.approx(4 * 9 * 80 / 3600), "workers are counted once"
 
 
 def test_a_calibration_times_real_steps() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascl_sweep.agenda import Outcome
-from ascl_sweep.proposals import Proposals, export, frozen
+from ascl_sweep.proposals import Proposals, export, fits, frozen
 from ascl_sweep.spec import SweepSpec, spec_of
 
 TEXT = """
@@ -116,3 +116,20 @@ def test_a_study_is_rebuilt_from_any_records(states: list[str]) -> None:
         for i, s in enumerate(states)
     ]
     Proposals(spec(), known).ask()
+
+
+def test_runs_that_narrowed_domains_no_longer_hold_are_left_out() -> None:
+    inside = Outcome({"method.relabel": "none", "augment.strength": 0.2}, {1: 0.5}, "done")
+    outside = Outcome({"method.relabel": "none", "augment.strength": 3.0}, {1: 0.5}, "done")
+    other = Outcome({"method.relabel": "hard", "augment.strength": 0.2}, {1: 0.5}, "done")
+    assert [fits(spec(), outcome) for outcome in (inside, outside, other)] == [True, False, False]
+    Proposals(spec(), [inside, outside, other]).ask()
+
+
+def test_values_on_a_fine_grid_stay_on_it() -> None:
+    text = TEXT.replace("SAMPLER", "random").replace("step: 0.2}", "step: 0.00123456789}")
+    fine = spec_of(text, file="it.yaml")
+    proposals = Proposals(fine, ())
+    for _ in range(5):
+        _, changes = proposals.ask()
+        assert fits(fine, Outcome(changes, {1: 0.5}, "done"))

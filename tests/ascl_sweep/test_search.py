@@ -18,6 +18,12 @@ ladder: {finalists: 1}
 """
 ).replace("[0.02, 0.1]", "[0.01, 0.02, 0.05, 0.1]")
 
+OTHER = (
+    GRID.replace("name: grid", "name: other")
+    .replace("[0.02, 0.1]", "[0.02, 0.05]")
+    .replace("seeds: [0, 1]", "seeds: [0]")
+)
+
 
 class Done:
     """A store in which two sweeps were run, and what the command said."""
@@ -28,7 +34,10 @@ class Done:
         self.grid = write(folder, GRID)
         self.search = folder / "search.yaml"
         self.search.write_text(SEARCH)
-        self.said = ascl_sweep("run", self.grid, self.search, "--store", self.store)
+        self.other = folder / "other.yaml"
+        self.other.write_text(OTHER)
+        self.files = self.grid, self.other, self.search
+        self.said = ascl_sweep("run", *self.files, "--store", self.store)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +81,11 @@ def test_a_search_stops_some_early_and_its_finalist_has_every_seed(done: Done) -
     assert finals[0].config[key] == best.config[key]
 
 
-def test_a_run_that_two_sweeps_want_is_trained_once(done: Done) -> None:
-    shared = [r for r in Ledger(done.store).runs().values() if len(r.sweeps) == 2]
-    finals = [r for r in Ledger(done.store).runs().values() if "search" in r.sweeps]
-    chosen = {r.config["method.target_temperature"] for r in finals if r.phase == "final"}
-    assert len(shared) == (2 if chosen <= {0.02, 0.1} else 0)
+def test_a_run_that_two_sweeps_want_is_trained_once_and_both_have_it(done: Done) -> None:
+    rows = Ledger(done.store).runs().values()
+    shared = {r.run_id for r in rows if set(r.sweeps) == {"grid", "other"}}
+    assert len(shared) == 1, "τ' = 0.02 with seed 0"
+    assert sum("other" in r.sweeps for r in rows) == 2
 
 
 def test_checkpoints_of_stopped_runs_are_gone_and_others_are_there(done: Done) -> None:
@@ -88,7 +97,7 @@ def test_checkpoints_of_stopped_runs_are_gone_and_others_are_there(done: Done) -
 
 def test_a_second_run_has_nothing_to_do_and_starts_no_ray(done: Done) -> None:
     before = numbers(done.store)
-    again = ascl_sweep("run", done.grid, done.search, "--store", done.store, timeout=30)
+    again = ascl_sweep("run", *done.files, "--store", done.store, timeout=30)
     assert again.returncode == 0, again.stderr
     assert "starting Ray" not in again.stderr
     assert numbers(done.store) == before
