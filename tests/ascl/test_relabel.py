@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -86,6 +86,8 @@ def test_zero_neighbours_is_moco(kind: Relabel) -> None:
 @given(seed=st.integers(0, 1000), k=st.integers(1, 20))
 def test_a_vanishing_target_temperature_is_hard_with_one_neighbour(seed: int, k: int) -> None:
     d = similarities(seed)
+    first, second = d.topk(2, dim=1).values.unbind(1)
+    assume(bool((first - second > 1e-4).all()))  # the law wants a top neighbour that stands out
     cold = relabel(d, "ascl", num_neighbours=k, temperature=1e-6)
     hard = relabel(d, "hard", num_neighbours=1, temperature=1.0)
     torch.testing.assert_close(cold, hard)
