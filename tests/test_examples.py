@@ -46,18 +46,22 @@ def test_raw_pixels_are_a_poor_guide_to_shapes(raw_pixels: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("example", "relabel"),
-    [("shapes", "none"), ("shapes", "hard"), ("shapes", "ahcl"), ("shapes", "ascl")]
-    + [("shapes_byol", "none"), ("shapes_byol", "ascl")],
-)
-def test_knn_rises_in_every_system_of_the_ablations(
-    example: str, relabel: str, raw_pixels: float
-) -> None:
-    config = load_config(
-        EXAMPLES / f"{example}.yaml", [f"method.relabel={relabel}", "eval.probe=none"]
-    )
+@pytest.mark.parametrize("relabel", ["none", "hard", "ahcl", "ascl"])
+def test_knn_rises_past_raw_pixels_with_a_bank(relabel: str, raw_pixels: float) -> None:
+    config = load_config(EXAMPLES / "shapes.yaml", [f"method.relabel={relabel}", "eval.probe=none"])
     scores = [metrics.knn_top1 or 0.0 for metrics in train(build(config))]
     assert scores[-1] > scores[0] + 0.02, scores
-    if example == "shapes":  # BYOL takes longer than five epochs to get past raw pixels
-        assert scores[-1] > raw_pixels + 0.03, scores
+    assert scores[-1] > raw_pixels + 0.03, scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relabel", ["none", "ascl"])
+def test_byol_lowers_its_loss_and_does_not_collapse(relabel: str) -> None:
+    # Not that its kNN rises: in runs this short that hangs on how many threads add up the sums.
+    config = load_config(
+        EXAMPLES / "shapes_byol.yaml", [f"method.relabel={relabel}", "eval.probe=none"]
+    )
+    epochs = list(train(build(config)))
+    assert epochs[-1].loss < epochs[0].loss / 2
+    assert all((metrics.spread or 0) > 0.05 for metrics in epochs)
+    assert min(metrics.knn_top1 or 0 for metrics in epochs) > 0.15, "chance is 0.1"
