@@ -145,6 +145,14 @@ def test_gc_leaves_a_store_alone_while_it_is_written(ask: Ask, tmp_path: Path) -
     assert said.exit_code == 2 and "a sweep is running in results" in said.stderr
 
 
+def test_a_second_driver_is_refused_before_it_starts_anything(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GRID)
+    with Ledger(tmp_path / "results").writer():
+        said = ask("run", "a.yaml", "--yes")
+    assert said.exit_code == 2 and "only one driver may write to a store" in said.stderr
+    assert "starting Ray" not in said.stderr
+
+
 def test_replay_needs_curves_to_compare(ask: Ask, tmp_path: Path) -> None:
     record(tmp_path / "results", GRID)
     said = ask("replay", "it")
