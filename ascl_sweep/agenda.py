@@ -79,30 +79,29 @@ class Agenda:
         self._tickets: dict[str, int] = {}
         self._tried: dict[str, Mapping[str, Any]] = {}
         """The search's runs, in the order they were tried, and what each changes."""
+        self._configs: dict[str, Task] = {}
         self._proposals: Proposals | None = None
         self._used_up = False
         self._final: list[Task] | None = None
         if spec.domains:
             from ascl_sweep import proposals  # Optuna takes a second to load
 
-            self._tried = dict(self._own_proposals())
+            for changes in self._own_proposals():
+                self._try(changes)
             ended = [run_id for run_id in self._tried if self.states[run_id] in OVER]
             self._proposals = proposals.Proposals(spec, [self._outcome(run_id) for run_id in ended])
         elif spec.is_search:
-            tasks = [
-                Task.of(spec.config(c.changes, seed=spec.seeds[0], phase="search"), "search")
-                for c in spec.cells()
-            ]
-            self._tried = {
-                task.run_id: cell.changes for task, cell in zip(tasks, spec.cells(), strict=True)
-            }
-        self._configs: dict[str, Task] = {}
-        for run_id, changes in self._tried.items():
-            self._configs[run_id] = Task.of(
-                spec.config(changes, seed=spec.seeds[0], phase="search"), "search"
-            )
+            for cell in spec.cells():
+                self._try(cell.changes)
 
-    def _own_proposals(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _try(self, changes: Mapping[str, Any]) -> Task:
+        """Note a configuration as one of the search's, and what run it comes to."""
+        config = self.spec.config(changes, seed=self.spec.seeds[0], phase="search")
+        task = Task.of(config, "search")
+        self._tried[task.run_id], self._configs[task.run_id] = changes, task
+        return task
+
+    def _own_proposals(self) -> Iterator[Mapping[str, Any]]:
         """What this search has tried: not what a sweep of its name tried before it was edited."""
         spec = self.spec
         for row in self.rows.values():
@@ -117,7 +116,7 @@ class Agenda:
             except Faulty:
                 continue
             if config.identity() == row.run_id:
-                yield row.run_id, changes
+                yield changes
 
     @cached_property
     def _stopper(self) -> Stopper | None:
