@@ -29,6 +29,7 @@ from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in, write
 from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.datasets import Images, dataset_spec
+from ascl.memory import keep_freed
 from ascl.train import Diverged, Run, build
 
 LOG, BEST = "log.txt", "best.pt"
@@ -59,6 +60,7 @@ def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
 
 
 def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
+    keep_freed()
     torch.set_num_threads(max(1, int(task["cpus_per_worker"])))
     config = RunConfig.of(task["config"])
     folder.pull()

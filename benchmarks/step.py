@@ -1,25 +1,28 @@
 """The whole training step (views, both encoders, loss, EMA) against PIL-fed peers, and ASCL's own.
 
-All sides have the same network and batch. The PIL side is our method with everything but the views,
-once in torch's default memory layout (what a loader hands over) and once in ours, channels last:
-the second row shows what the views alone bring. lightly's is its MoCo v2 recipe with its own
-transform. Workers of a peer are ended before the other
-side runs, and the batches they had ready are not counted.
+All sides have the same network and batch, and each runs in a process of its own. The PIL side is
+our method with everything but the views, once as PyTorch comes (its default memory layout, freed
+memory handed back) and once as we run it (channels last, freed memory kept): the second row shows
+what the views alone bring. lightly's is its MoCo v2 recipe with its own transform. A peer's workers
+are ended before the other side runs, and the batches they had ready are not counted.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
+from PIL import Image
 from torchvision.transforms.functional import to_pil_image
 
 from ascl.config import EncoderConfig, RunConfig
 from ascl.encoders import ResNet
+from ascl.memory import keep_freed
 from ascl.methods import Batch
 from ascl.relabel import label_diagnostics, relabel
 from ascl.train import DIAGNOSE_EVERY, Run, build, train
 from benchmarks.peers import WORKERS, LightlyMoCo, PilViews, lightly_transform, loader_batches
-from benchmarks.timing import Ratio, in_turns, timed
+from benchmarks.timing import Apart, Measure, Ratio, in_turns, timed
 
 SKIP = 2 * WORKERS + 2  # batches that a loader may have had ready, and a warm-up
 
@@ -40,7 +43,7 @@ def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bo
     )
 
 
-def per_step(run: Run) -> Callable[[], float]:
+def per_step(run: Run) -> Measure:
     """Seconds per step of one epoch of the run, as it really trains, its first step left out."""
     marks: list[float] = []
 
@@ -58,9 +61,7 @@ def per_step(run: Run) -> Callable[[], float]:
     return measure
 
 
-def fed(
-    dataset: PilViews, batch: int, steps: int, step: Callable[..., None]
-) -> Callable[[], float]:
+def fed(dataset: PilViews, batch: int, steps: int, step: Callable[..., None]) -> Measure:
     """Seconds per step of a function fed by a fresh loader."""
 
     def measure() -> float:
@@ -97,25 +98,48 @@ def method_step(run: Run) -> Callable[..., None]:
     return step
 
 
-def run() -> Iterator[Ratio]:
-    for width, batch, steps, rounds, goal in ((16, 256, 8, 3, "≥ 2"), (64, 64, 8, 3, "≥ 1.2")):
-        ours = per_step(a_run(width, batch, "none", steps + 1))
-        name = f"step, {width}-wide ResNet-18, batch {batch}"
-        for layout, wanted in (("default", goal), ("our", "–")):
-            peer = a_run(width, batch, "none", 2, channels_last=layout == "our")
-            pictures = [to_pil_image(x) for x in peer.data.train.images]  # type: ignore[union-attr]
-            a, b = in_turns(
-                ours, fed(PilViews(pictures), batch, steps, method_step(peer)), rounds=rounds
-            )
-            what = f"{name}: same model in {layout} layout fed by PIL, {WORKERS} workers"
-            yield Ratio(what, a, b, wanted)
-        backbone = ResNet(EncoderConfig(width=width, bn_splits=1))
-        recipe = LightlyMoCo(backbone, backbone.feature_dim)
-        data = PilViews(pictures, lightly_transform())
-        a, b = in_turns(ours, fed(data, batch, steps, recipe.step), rounds=rounds)
-        yield Ratio(f"{name}: lightly's MoCo v2, {WORKERS} workers", a, b, goal)
+def ours(width: int, batch: int, relabel: str, steps: int) -> Measure:
+    keep_freed()
+    return per_step(a_run(width, batch, relabel, steps + 1))
 
-    moco, ascl = (per_step(a_run(16, 256, kind, 7)) for kind in ("none", "ascl"))
+
+def pictures_of(run: Run) -> list[Image.Image]:
+    return [to_pil_image(x) for x in run.data.train.images]  # type: ignore[union-attr]
+
+
+def fed_by_pil(width: int, batch: int, steps: int, *, as_we: bool) -> Measure:
+    if as_we:
+        keep_freed()
+    run = a_run(width, batch, "none", 2, channels_last=as_we)
+    return fed(PilViews(pictures_of(run)), batch, steps, method_step(run))
+
+
+def lightlys(width: int, batch: int, steps: int) -> Measure:
+    pictures = pictures_of(a_run(width, batch, "none", 2))
+    backbone = ResNet(EncoderConfig(width=width, bn_splits=1))
+    recipe = LightlyMoCo(backbone, backbone.feature_dim)
+    return fed(PilViews(pictures, lightly_transform()), batch, steps, recipe.step)
+
+
+def run() -> Iterator[Ratio]:
+    steps, rounds = 8, 3
+    for width, batch, goal in ((16, 256, "≥ 2"), (64, 64, "≥ 1.2")):
+        name = f"step, {width}-wide ResNet-18, batch {batch}"
+        fed_model = f"{name}: same model fed by PIL, {WORKERS} workers"
+        peers = {
+            f"{fed_model}, as PyTorch comes": (partial(fed_by_pil, as_we=False), goal),
+            f"{fed_model}, in our layout and memory": (partial(fed_by_pil, as_we=True), "–"),
+            f"{name}: lightly's MoCo v2, {WORKERS} workers": (lightlys, goal),
+        }
+        with Apart() as apart:
+            own = apart.start(partial(ours, width, batch, "none", steps))
+            for what, (peer, wanted) in peers.items():
+                with Apart() as beside:
+                    other = beside.start(partial(peer, width, batch, steps))
+                    a, b = in_turns(own, other, rounds=rounds)
+                yield Ratio(what, a, b, wanted)
+
+    moco, ascl = (ours(16, 256, kind, 6) for kind in ("none", "ascl"))
     moco(), ascl()
     b, a = in_turns(moco, ascl, rounds=7)
     yield Ratio("ASCL step over MoCo step, 16-wide, batch 256", a, b, "≤ 1.03", speedup=False)

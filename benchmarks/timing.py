@@ -1,9 +1,15 @@
 """Time two things in turns and compare them."""
 
+import multiprocessing
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from statistics import median
+
+Measure = Callable[[], float]
+"""Does something and returns the seconds that count of it."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +28,7 @@ class Ratio:
         return self.peer / self.ours if self.speedup else self.ours / self.peer
 
 
-def in_turns(
-    ours: Callable[[], float], peer: Callable[[], float], rounds: int
-) -> tuple[float, float]:
+def in_turns(ours: Measure, peer: Measure, rounds: int) -> tuple[float, float]:
     """Median times of two functions that each return the seconds of what they measured."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
@@ -33,7 +37,45 @@ def in_turns(
     return median(times[0]), median(times[1])
 
 
-def timed(function: Callable[[], object], repeats: int = 1) -> Callable[[], float]:
+class Apart:
+    """Measures in processes of their own, so that what one does to its process helps no other."""
+
+    def __enter__(self) -> "Apart":
+        self._stack = ExitStack()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def start(self, make: Callable[[], Measure]) -> Measure:
+        """Have a new process make a measure; what is returned asks it to measure."""
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(make, there))
+        process.start()
+        there.close()
+        self._stack.callback(process.join)
+        self._stack.callback(here.close)  # which ends it
+
+        def measure() -> float:
+            here.send(None)
+            seconds: float = here.recv()
+            return seconds
+
+        return measure
+
+
+def _serve(make: Callable[[], Measure], asked: Connection) -> None:
+    measure = make()
+    try:
+        while True:
+            asked.recv()
+            asked.send(measure())
+    except EOFError:
+        pass
+
+
+def timed(function: Callable[[], object], repeats: int = 1) -> Measure:
     """A function that returns the mean seconds of `repeats` calls."""
 
     def measure() -> float:

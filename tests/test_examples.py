@@ -56,12 +56,12 @@ def test_knn_rises_past_raw_pixels_with_a_bank(relabel: str, raw_pixels: float) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relabel", ["none", "ascl"])
-def test_byol_lowers_its_loss_and_does_not_collapse(relabel: str) -> None:
-    # Not that its kNN rises: in runs this short that hangs on how many threads add up the sums.
+def test_knn_rises_and_nothing_collapses_without_negatives(relabel: str) -> None:
     config = load_config(
         EXAMPLES / "shapes_byol.yaml", [f"method.relabel={relabel}", "eval.probe=none"]
     )
     epochs = list(train(build(config)))
-    assert epochs[-1].loss < epochs[0].loss / 2
+    scores = [metrics.knn_top1 or 0.0 for metrics in epochs]
+    assert scores[-1] > scores[0], scores
+    assert scores[-1] > 0.18, "an untrained net gives 0.14 to 0.16"
     assert all((metrics.spread or 0) > 0.05 for metrics in epochs)
-    assert min(metrics.knn_top1 or 0 for metrics in epochs) > 0.15, "chance is 0.1"

@@ -40,7 +40,10 @@ def train(
         import torch
 
         from ascl.checkpoint import resume, train_in
+        from ascl.memory import keep_freed
         from ascl.train import Diverged, build
+
+        keep_freed()
 
         folder = out or Path("runs") / settings.identity()
         command = ["ascl-sweep", "train", str(config), *(overrides or []), "--out", str(folder)]

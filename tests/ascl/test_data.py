@@ -196,7 +196,7 @@ def test_a_holdout_is_a_balanced_share_of_the_labelled_and_disjoint_from_train(
 ) -> None:
     labels = torch.cat([torch.arange(10 * per_class) % 10, torch.full((unlabelled,), -1)])
     chosen = data._subset(labels, None, "any")
-    size = round(share * 10 * per_class)
+    size = round(share * (10 * per_class))
     if not 10 <= size <= 10 * per_class - 10:
         with pytest.raises(ValueError, match="at least one image of each class"):
             data._hold_out(labels, chosen, share, dataset_spec("shapes"))
