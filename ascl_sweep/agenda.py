@@ -205,6 +205,14 @@ class Agenda:
         """The runs that are known to be wanted so far."""
         return [*(self._configs[run_id] for run_id in self.allowed()), *self.finals()]
 
+    def own(self) -> set[str]:
+        """The runs known so far that are this sweep's, as its file is now."""
+        own = {*self._tried, *(task.run_id for task in self.finals())}
+        if not self.search_is_over:
+            # Who the finalists are is not known yet; those of an earlier call may be among them.
+            own |= {run_id for run_id, row in self.rows.items() if row.phase == "final"}
+        return own
+
     def work_left(self) -> tuple[int, int]:
         """Epochs done, and epochs to come if no run is stopped any more."""
         done = left = 0
@@ -320,6 +328,19 @@ class Agenda:
 def config_values(config: RunConfig) -> dict[str, Scalar]:
     """A config by its dotted keys, as the ledger's columns are named."""
     return flat(config.model_dump(mode="json"))
+
+
+def idle_keys(config: RunConfig) -> tuple[str, ...]:
+    """Keys whose values, as the others stand, cannot change the run's numbers.
+
+    Not words and zeros: `relabel: none` and K = 0 are idle too, but they are what makes others so.
+    """
+    return tuple(
+        f"{section}.{name}"
+        for section in config.SECTIONS
+        for name in sorted(getattr(config, section).inert())
+        if (value := getattr(getattr(config, section), name)) and not isinstance(value, str)
+    )
 
 
 def stopper(spec: SweepSpec) -> Stopper | None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,6 +63,8 @@ class Cluster:
     nodes: tuple[Node, ...]
     scratch: Path
     """For what Ray writes and nobody reads; gone at the end."""
+    private: bool
+    """Whether it is this machine, and this process its only user."""
 
     def room(self, resources: Resources) -> int:
         """How many runs fit at once; raises `NoResources` if none ever can."""
@@ -113,6 +116,8 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
     scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
     import ray
 
+    imports = threading.Thread(target=_import_what_sweeps_use)
+    imports.start()
     try:
         try:
             if address:
@@ -127,6 +132,7 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
                     _temp_dir=str(scratch / "ray"),
                 )
                 _tighten_token()
+            imports.join()
         except (ConnectionError, RuntimeError, OSError, ValueError, TimeoutError) as error:
             where = f"at {address}" if address else "on this machine"
             reason = str(error).strip().splitlines()[0]
@@ -146,13 +152,22 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             for n in ray.nodes()  # type: ignore[no-untyped-call]
             if n["Alive"]
         )
-        yield Cluster(nodes, scratch)
+        yield Cluster(nodes, scratch, private=not address)
     finally:
         with contextlib.suppress(Exception):
             ray.shutdown()
         if not address:
             _end_processes_of(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _import_what_sweeps_use() -> None:
+    """Spend the seconds in which Ray's daemons start on what is slow to load and used right after.
+
+    An error shows where the import is really wanted.
+    """
+    with contextlib.suppress(Exception):
+        import ascl.worker  # noqa: F401
 
 
 def cpus_here() -> int:

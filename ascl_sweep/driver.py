@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ascl_sweep import __version__
-from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of
+from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of, idle_keys
 from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
 from ascl_sweep.live import Display
@@ -102,11 +102,9 @@ class Driver:
         return End.FAILED if self._wanted_states()["failed"] else End.DONE
 
     def _claim(self) -> None:
-        """Put the sweep's name on runs that it wants and another sweep has trained."""
-        for task in self.agenda.wanted():
-            row = self.rows.get(task.run_id)
-            if row is not None and self.spec.name not in row.sweeps:
-                self._put(replace(row, sweeps=(*row.sweeps, self.spec.name)))
+        """Put the sweep's name on the runs that it has come to want."""
+        for row in claims(self.agenda, self.rows):
+            self._put(row)
 
     def _wanted_states(self) -> Counter[str]:
         wanted = {task.run_id for task in self.agenda.wanted()}
@@ -241,16 +239,7 @@ class Driver:
     # ------------------------------------------------------------ rows and tasks
 
     def _row(self, task: Task) -> RunRow:
-        row = self.rows.get(task.run_id)
-        if row is None:
-            row = RunRow(
-                task.run_id,
-                (),
-                config_values(task.config),
-                phase=task.phase,
-                scale=self.spec.scale,
-                created=time.time(),
-            )
+        row = self.rows.get(task.run_id) or planned_row(task, self.spec)
         sweeps = row.sweeps if self.spec.name in row.sweeps else (*row.sweeps, self.spec.name)
         return replace(
             row,
@@ -302,6 +291,38 @@ class Driver:
 
 def _curve(epochs: Sequence[Mapping[str, Any]]) -> list[float]:
     return [e["knn_top1"] for e in epochs if e["knn_top1"] is not None]
+
+
+def claims(agenda: Agenda, rows: Mapping[str, RunRow]) -> Iterator[RunRow]:
+    """The rows that change so that a sweep's name stands on what it wants, and on nothing else.
+
+    What it wants and nobody has started gets a row: a table then shows what is missing. What a
+    former edition of the file wanted is the sweep's no more, though it stays in the ledger.
+    """
+    name = agenda.spec.name
+    for task in agenda.wanted():
+        row = rows.get(task.run_id)
+        if row is None:
+            yield planned_row(task, agenda.spec)
+        elif name not in row.sweeps:
+            yield replace(row, sweeps=(*row.sweeps, name))
+    own = agenda.own()
+    for row in list(rows.values()):
+        if name in row.sweeps and row.run_id not in own:
+            yield replace(row, sweeps=tuple(other for other in row.sweeps if other != name))
+
+
+def planned_row(task: Task, spec: SweepSpec) -> RunRow:
+    """A run that is wanted and not started."""
+    return RunRow(
+        task.run_id,
+        (spec.name,),
+        config_values(task.config),
+        phase=task.phase,
+        scale=spec.scale,
+        idle=idle_keys(task.config),
+        created=time.time(),
+    )
 
 
 def provenance() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How people call what a config calls by its keys: τ' for `method.target_temperature`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAMES = {
@@ -23,7 +23,43 @@ NAMES = {
     "epochs": "epochs",
     "preset": "preset",
     "seed": "seed",
+    "augment.crop_min": "smallest crop",
+    "encoder.width": "width",
+    "encoder.bn_splits": "BN groups",
+    "data.train_size": "training images",
+    "data.holdout": "holdout",
+    "runtime.precision": "precision",
+    "eval.knn_k": "kNN's k",
+    "eval.knn_temperature": "kNN's temperature",
+    "eval.probe": "probe",
+    "eval.probe_epochs": "probe epochs",
+    "eval.probe_nesterov": "Nesterov in the probe",
 }
+METHODS = {
+    "moco": "MoCo",
+    "byol": "BYOL",
+    "simclr": "SimCLR",
+    "simsiam": "SimSiam",
+    "ressl": "ReSSL",
+    "instdisc": "InstDisc",
+    "localagg": "LocalAgg",
+    "co2": "CO2",
+    "pcl": "PCL",
+    "nnclr": "NNCLR",
+    "clsa": "CLSA",
+    "swav": "SwAV",
+    "meanshift": "MeanShift",
+    "supervised": "Supervised",
+}
+DATASETS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "stl10": "STL-10",
+    "tiny_imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet-1k",
+}
+RELABELS = {"hard": "Hard", "ahcl": "AHCL", "ascl": "ASCL"}
+SYSTEM_KEYS = ("method.name", "method.relabel")
 
 
 def name_of(key: str) -> str:
@@ -38,6 +74,43 @@ def value_of(value: Any) -> str:
 def arm(values: Mapping[str, Any]) -> str:
     """A cell in one line; `base` if it changes nothing."""
     return ", ".join(f"{name_of(k)} {value_of(v)}" for k, v in values.items()) or "base"
+
+
+def system(config: Mapping[str, Any]) -> str:
+    """A method with its relabelling, as the paper calls it."""
+    name = str(config.get("method.name", "moco"))
+    method = METHODS.get(name, name)
+    relabel = RELABELS.get(str(config.get("method.relabel")))
+    if relabel is None:
+        return method
+    return relabel if name == "moco" else f"{method} + {relabel}"
+
+
+def value_label(key: str, value: Any) -> str:
+    """A key's value in a table."""
+    if key == "data.name":
+        return DATASETS.get(str(value), str(value))
+    if value is None:
+        return "all" if key == "data.train_size" else "none"
+    return value_of(value)
+
+
+def key_value(key: str, value: Any) -> str:
+    """τ' = 0.05; of a dataset its name."""
+    shown = value_label(key, value)
+    return shown if key == "data.name" else f"{name_of(key)} = {shown}"
+
+
+def title_of(key: str) -> str:
+    """What a table's column of a key's values is headed."""
+    return "method" if key in SYSTEM_KEYS else "dataset" if key == "data.name" else name_of(key)
+
+
+def system_arm(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """A configuration in a table, by some of its keys: ASCL, τ' = 0.05."""
+    parts = [system(config)] if any(key in SYSTEM_KEYS for key in keys) else []
+    parts += [key_value(key, config[key]) for key in keys if key not in SYSTEM_KEYS]
+    return ", ".join(parts) or "base"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

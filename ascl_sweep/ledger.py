@@ -70,6 +70,7 @@ class RunRow:
     started: float | None = None
     ended: float | None = None
     log: str | None = None
+    idle: tuple[str, ...] = ()  # config keys that cannot change its numbers: τ' of a plain MoCo
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class SweepRow:
     scale: str
     started: float
     planned: int  # runs
+    digest: str = "{}"  # what a report must know of it, as JSON
 
 
 # --- columns ----------------------------------------------------------------------------------
@@ -209,6 +211,11 @@ class Ledger:
         """Sentences on the files that reading has skipped."""
         return [problem for table in self._tables.values() for problem in table.problems]
 
+    @property
+    def newer(self) -> list[str]:
+        """Those of the problems that are files of a newer version, which may hold anything."""
+        return [problem for table in self._tables.values() for problem in table.newer]
+
     def runs(self) -> dict[str, RunRow]:
         """Every run, in order of creation."""
         return {row["run_id"]: RunRow(**row) for row in _rows(self.runs_table(), RunRow)}
@@ -217,12 +224,14 @@ class Ledger:
         table = self._tables["sweeps"].read().sort_by([("started", "ascending")])
         return {row["name"]: SweepRow(**row) for row in _rows(table, SweepRow)}
 
-    def epochs(self, run_ids: Collection[str] | None = None) -> dict[str, list[dict[str, Any]]]:
-        """Each run's epochs in order; a metric that a run does not have is None.
+    def epochs(
+        self, run_ids: Collection[str] | None = None, metrics: Sequence[str] | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Each run's epochs in order, with these metrics or all; one that a run lacks is None.
 
         For some runs, or few in all: of millions of epochs take `epochs_table`.
         """
-        table = self.epochs_table()
+        table = self.epochs_table(None if metrics is None else [*_EPOCH_KEY, *metrics])
         if run_ids is not None:
             names = pa.array(list(run_ids), pa.string())
             table = table.filter(pc.is_in(table.column("run_id"), value_set=names))
@@ -244,6 +253,21 @@ class Ledger:
     def epochs_table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Every epoch once, those of a run together and in order."""
         return self._tables["epochs"].read(columns)
+
+    def last_epochs(self, metrics: Sequence[str]) -> dict[str, dict[str, float | None]]:
+        """Each run's metrics after its last epoch."""
+        table = self.epochs_table(["run_id", *metrics])
+        run_ids = table.column("run_id").unify_dictionaries().combine_chunks()
+        if not len(table):
+            return {}
+        # The epochs of a run stand together and in order.
+        ends = pc.run_end_encode(run_ids.indices).run_ends  # type: ignore[attr-defined]
+        last = table.take(pc.subtract(ends, 1))
+        columns = [last.column(name).to_pylist() for name in ("run_id", *metrics)]
+        return {
+            run_id: dict(zip(metrics, values, strict=True))
+            for run_id, *values in zip(*columns, strict=True)
+        }
 
     # --- the runs' own files ------------------------------------------------------------------
 

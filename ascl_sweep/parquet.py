@@ -43,6 +43,10 @@ class Unreadable(ValueError):
     """A file that was skipped, in one sentence with the way out."""
 
 
+class Newer(Unreadable):
+    """A file of a version that is newer than this one."""
+
+
 class Files:
     """The files of one table. Only one `Files` at a time may write, under the store's lock."""
 
@@ -50,6 +54,8 @@ class Files:
         self._store, self._kind = store, kind
         self.problems: list[str] = []
         """What the last `read` skipped."""
+        self.newer: list[str] = []
+        """Of those, what a newer version wrote."""
         self._sizes: dict[str, int] | None = None
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -70,13 +76,15 @@ class Files:
         return table.select(list(columns))
 
     def _load(self, columns: Sequence[str] | None) -> list[pa.Table]:
-        self.problems, tables = [], []
+        self.problems, self.newer, tables = [], [], []
         for file in self._store.files(self._kind.folder):
             if file.name.endswith(".parquet"):
                 try:
                     tables.append(self._table(file.name, columns))
                 except Unreadable as problem:
                     self.problems.append(str(problem))
+                    if isinstance(problem, Newer):
+                        self.newer.append(str(problem))
         return tables
 
     def _empty(self, columns: Sequence[str] | None) -> pa.Table:
@@ -102,7 +110,7 @@ class Files:
                         "move it elsewhere"
                     )
                 if int(written) > FORMAT:
-                    raise Unreadable(
+                    raise Newer(
                         f"{place} was skipped: it has ledger format {int(written)}, this version "
                         f"reads {FORMAT}; upgrade ascl-sweep"
                     )

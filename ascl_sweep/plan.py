@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from ascl.config import RunConfig
-from ascl_sweep.agenda import FINAL, OVER, Agenda, Phase, config_values
+from ascl_sweep.agenda import FINAL, OVER, Agenda, Phase, config_values, idle_keys
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.spec import SweepSpec
+from ascl_sweep.stats import smallest_p
 
 POWER, ALPHA = 0.8, 0.05
 FEW = 4  # times ASHA's factor: with fewer runs it can hardly stop any
@@ -155,15 +156,8 @@ def axes(spec: SweepSpec) -> list[str]:
 
 def varied(spec: SweepSpec, config: RunConfig) -> dict[str, Any]:
     """A run's values at the keys its sweep varies; not τ' for a method that has none."""
-    values = config_values(config)
-    found = {}
-    for key in axes(spec):
-        section, _, name = key.rpartition(".")
-        idle = section and name in getattr(config, section).inert()
-        # `relabel: none` and K = 0 are idle too, but they are what makes the others so.
-        if key in values and not (idle and values[key] and not isinstance(values[key], str)):
-            found[key] = values[key]
-    return found
+    values, idle = config_values(config), idle_keys(config)
+    return {key: values[key] for key in axes(spec) if key in values and key not in idle}
 
 
 def _sweep_plan(spec: SweepSpec, total: int, later: int) -> SweepPlan:
@@ -208,11 +202,6 @@ def warnings(spec: SweepSpec) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- what the seeds can show
-
-
-def smallest_p(seeds: int) -> float | None:
-    """The smallest two-sided p of a sign-flip test over paired seeds."""
-    return None if seeds < 2 else 2.0 ** (1 - seeds)
 
 
 def smallest_effect(seeds: int, comparisons: int) -> float | None:

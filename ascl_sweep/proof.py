@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ascl.config import RunConfig
-from ascl.faults import Fault, Faulty, suggestion
+from ascl.faults import Fault, Faulty, suggestion, unknown_name
+from ascl_sweep import paper
 from ascl_sweep.domains import Domain, canonical, in_order
 from ascl_sweep.schema import config_keys
 from ascl_sweep.space import Cell, proving_cells
@@ -219,6 +220,8 @@ def _table_faults(spec: "SweepSpec") -> Iterator[Fault]:
                 Fault(f"table.{name}", f"{fault.message}, got {key!r}")
                 for fault in no_such_field("", key)
             )
+    if table.paper is not None and table.paper not in paper.TABLES:
+        yield Fault("table.paper", unknown_name("table of the paper", table.paper, paper.TABLES))
     if table.rows == table.columns:
         yield Fault("table.columns", f"must differ from the rows, got {table.columns!r} for both")
     if table.metric == "probe_top1" and "metric" in table.model_fields_set and has_no_probe(spec):

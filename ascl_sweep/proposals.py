@@ -16,6 +16,7 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    distribution_to_json,
 )
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -105,6 +106,11 @@ def distribution(domain: Domain) -> BaseDistribution:
             return FloatDistribution(domain.low, domain.high, step=domain.step)
         case "log_uniform":
             return FloatDistribution(domain.low, domain.high, log=True)
+
+
+def distribution_json(domain: Domain) -> str:
+    """As Optuna writes it down."""
+    return str(distribution_to_json(distribution(domain)))
 
 
 def draw(trial: optuna.Trial, key: str, domain: Domain) -> Any:

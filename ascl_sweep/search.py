@@ -8,7 +8,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from ascl.datasets import DATASETS
 from ascl.faults import unknown_name
 from ascl_sweep.agenda import Agenda, curves_of
 from ascl_sweep.cluster import Cluster, NoResources, connected, resources_of_a_run
-from ascl_sweep.driver import Driver, End, Interrupts, complete_but_not_said
+from ascl_sweep.digest import digest_of
+from ascl_sweep.driver import Driver, End, Interrupts, claims, complete_but_not_said
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.plan import planned_runs
@@ -83,12 +84,11 @@ def _record_plan(spec: SweepSpec, ledger: Ledger, writer: Writer) -> Agenda:
             scale=spec.scale,
             started=time.time(),
             planned=planned_runs(spec),
+            digest=digest_of(spec).to_json(),
         )
     )
-    for task in agenda.wanted():
-        known = rows.get(task.run_id)
-        if known is not None and spec.name not in known.sweeps:
-            writer.put_run(replace(known, sweeps=(*known.sweeps, spec.name)))
+    for row in claims(agenda, rows):
+        writer.put_run(row)
     writer.flush()
     return agenda
 
@@ -98,7 +98,7 @@ def _record_plan(spec: SweepSpec, ledger: Ledger, writer: Writer) -> Agenda:
 
 @dataclass
 class SharedData:
-    """One copy of each dataset per node: loaded by one task, kept in Ray's object store."""
+    """One copy of each dataset per node, in Ray's object store; loaded once, where the data lie."""
 
     cluster: Cluster
     references: dict[tuple[Any, ...], "ObjectRef[Any]"] = field(default_factory=dict)
@@ -109,16 +109,33 @@ class SharedData:
             return None
         key = tuple(data[k] for k in ("name", "root", "train_size", "holdout"))
         if key not in self.references:
-            import ray
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            from ascl.worker import load_packed
-
-            best = max(self.cluster.nodes, key=lambda node: (node.gpus, node.cpus))
-            there = NodeAffinitySchedulingStrategy(best.node_id, soft=True)
-            load = ray.remote(load_packed).options(num_cpus=0, scheduling_strategy=there)
-            self.references[key] = load.remote(*key)
+            load = self._load_here if self.cluster.private else self._load_there
+            try:
+                self.references[key] = load(*key)
+            except (ValueError, OSError):
+                return None  # the worker finds the same, and its run says so
         return {"ref": self.references[key]}
+
+    def _load_here(self, *key: Any) -> "ObjectRef[Any]":
+        """In this process, which has PyTorch loaded: another would first have to load it."""
+        import ray
+
+        from ascl.worker import load_packed
+
+        return ray.put(load_packed(*key))
+
+    def _load_there(self, *key: Any) -> "ObjectRef[Any]":
+        """By a task on the cluster: the data need not lie on this machine."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from ascl.worker import load_packed
+
+        best = max(self.cluster.nodes, key=lambda node: (node.gpus, node.cpus))
+        there = NodeAffinitySchedulingStrategy(best.node_id, soft=True)
+        load = ray.remote(load_packed).options(num_cpus=0, scheduling_strategy=there)
+        reference: ObjectRef[Any] = load.remote(*key)
+        return reference
 
 
 def _tune(driver: Driver, loggers: Sequence[str]) -> None:

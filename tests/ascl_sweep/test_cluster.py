@@ -20,7 +20,9 @@ from ascl_sweep.spec import Resources
 
 
 def cluster(*nodes: tuple[float, float]) -> Cluster:
-    return Cluster(tuple(Node(str(i), *node) for i, node in enumerate(nodes)), Path("/nowhere"))
+    return Cluster(
+        tuple(Node(str(i), *node) for i, node in enumerate(nodes)), Path("/nowhere"), private=True
+    )
 
 
 def resources(workers: int = 1, cpus: float = 1, gpus: float = 0) -> Resources:

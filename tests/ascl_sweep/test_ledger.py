@@ -102,6 +102,21 @@ def test_sweeps_and_epochs_read_back_as_they_were_put(tmp_path: Path) -> None:
     assert ledger.epochs([]) == {}
 
 
+def test_epochs_have_the_metrics_that_were_asked_for(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.writer() as writer:
+        for run_id in ("a", "b"):
+            for epoch in (2, 1):
+                writer.put_epoch(run_id, {"epoch": epoch, "loss": 2.0, "knn_top1": epoch / 4})
+    assert ledger.epochs(["b"], ["knn_top1", "new"]) == {
+        "b": [
+            {"epoch": 1, "knn_top1": 0.25, "new": None},
+            {"epoch": 2, "knn_top1": 0.5, "new": None},
+        ]
+    }
+    assert ledger.epochs(metrics=[])["a"] == [{"epoch": 1}, {"epoch": 2}]
+
+
 def test_runs_are_in_order_of_creation_then_id(tmp_path: Path) -> None:
     put(tmp_path, a_run("b", created=2.0), a_run("z", created=1.0), a_run("a", created=2.0))
     assert list(Ledger(tmp_path).runs()) == ["z", "a", "b"]

@@ -171,9 +171,10 @@ def test_what_can_never_be_scheduled_is_refused_at_once(tmp_path: Path) -> None:
     assert said.returncode == 4
     assert "got resources.gpus_per_worker=64" in said.stderr
     assert "--scale laptop" in said.stderr
-    assert states(tmp_path / "store") == []
+    assert set(states(tmp_path / "store")) == {"planned"}
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_runs_all_fail_alike_ends_early(tmp_path: Path) -> None:
     text = GRID.replace("name: shapes, train_size: 200", f"name: cifar10, root: {tmp_path}/no")
     path = write(tmp_path, text.replace("seeds: [0, 1]", "seeds: [0, 1, 2, 3, 4]"))
@@ -191,6 +192,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_of_hours_ends_the_call_and_the_next_goes_on(tmp_path: Path) -> None:
     path = write(tmp_path, GRID + "budget: {hours: 0.000001}\n")
     said = ascl_sweep("run", path, "--store", tmp_path / "store")

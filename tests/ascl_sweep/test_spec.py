@@ -241,6 +241,13 @@ table: {rows: data.nam}
     assert found[2].startswith("s.yaml:4: base.data.name: no dataset named 'cifar' (did you mean")
 
 
+def test_a_table_of_the_paper_must_be_one() -> None:
+    (found,) = faults("name: s\ntable: {rows: data.name, paper: tau_primes}\n")
+    assert found.startswith(
+        "s.yaml:2: table.paper: no table of the paper named 'tau_primes' (did you mean"
+    )
+
+
 STOP: dict[str, Any] = {"stop": {"asha": {}}}
 OPTUNA: dict[str, Any] = {"budget": {"trials": 4}}
 
