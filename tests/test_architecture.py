@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import example
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -67,9 +69,21 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["status", "--store", "nowhere"], {"torch", "ray", "optuna", "scipy", "pandas"}),
         (["validate", "search_spaces/quickstart.yaml"], {"ray", "optuna", "torchvision"}),
         (["plan", "search_spaces/quickstart.yaml"], {"ray", "torchvision"}),
+        *(
+            (
+                ["report", "--store", "EXAMPLE", "--format", form],
+                {"torch", "ray", "optuna", "pandas", "matplotlib", "plotly", "scipy.stats"},
+            )
+            for form in ("md", "latex", "csv", "json", "term")
+        ),
     ],
 )
-def test_quick_commands_do_not_load_what_is_slow(words: list[str], heavy: set[str]) -> None:
+def test_quick_commands_do_not_load_what_is_slow(
+    words: list[str], heavy: set[str], tmp_path: Path
+) -> None:
+    if "EXAMPLE" in words:
+        example(tmp_path)
+    words = [str(tmp_path) if word == "EXAMPLE" else word for word in words]
     code = (
         "import sys; from ascl_sweep.cli import app\n"
         f"app({words!r}, standalone_mode=False)\n"
@@ -77,14 +91,17 @@ def test_quick_commands_do_not_load_what_is_slow(words: list[str], heavy: set[st
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "AssertionError" not in done.stderr, done.stderr
+    assert done.returncode == 0 or "nowhere" in words, done.stderr
 
 
 @pytest.mark.parametrize(
     ("library", "homes"),
     [
         ("pyarrow", {"ledger", "parquet", "store"}),
-        ("optuna", {"proposals"}),
+        ("optuna", {"proposals", "study"}),
         ("ray", {"search", "cluster", "stopping"}),
+        ("matplotlib", {"draw"}),
+        ("sklearn", {"tsne"}),
     ],
 )
 def test_each_library_has_its_home(library: str, homes: set[str]) -> None:

@@ -1,0 +1,1 @@
+"""Reports: from the ledger's rows to tables, in every format; loads neither PyTorch nor Ray."""
