@@ -11,6 +11,7 @@ NAMES = (
     "views",
     "knn",
     "ledger",
+    "report",
     "step",
     "sweep",
 )  # kNN's memory is a peak: before anything larger ran
