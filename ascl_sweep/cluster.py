@@ -29,6 +29,8 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # reports wait for this; 2 s by default
+    # A busy machine takes over a minute, the default, to load PyTorch in every worker.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",

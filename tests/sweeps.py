@@ -45,7 +45,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
-def ascl_sweep(*words: object, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def ascl_sweep(*words: object, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(
         command(*words), capture_output=True, text=True, timeout=timeout, env=environment()
@@ -60,10 +60,11 @@ def start(*words: object, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(true: Callable[[], bool], log: Path | None = None, seconds: float = 400) -> None:
+    """Wait for what must come; long, for a machine that other tests keep busy starts Ray slowly."""
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, log.read_text() if log else "waited in vain"
         time.sleep(0.05)
 
 
