@@ -8,6 +8,7 @@ paper` follows the paper's text, `preset: code` the authors' released code where
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -41,10 +42,28 @@ class Section(BaseModel):
         return self.model_dump(mode="json", exclude=set(self.inert()))
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a step of a method takes, as the paper's tables state it."""
+
+    views: tuple[str, ...]
+    """The views it trains on; `query` and `key` are described by `augment.query` and `.key`."""
+    backprops: int
+    """Gradients through the encoder per image: 2 where both views are trained on."""
+    ema: bool
+    """Whether a momentum encoder goes along."""
+
+
 class MethodConfig(Section):
     """Base of every method's own Config, which stands in its file under `methods/`."""
 
     name: str
+    needs_labels: ClassVar[bool] = False
+    """Whether it learns from classes; it then trains on the labelled images only."""
+
+    def cost(self) -> Cost:
+        """What a step takes, as the other fields stand."""
+        raise NotImplementedError
 
     def faults(self, run: "RunConfig") -> Iterator[Fault]:
         """What does not go together between the method and the rest of the run."""
@@ -231,6 +250,9 @@ class RunConfig(Section):
                 f"got warmup_epochs={self.optim.warmup_epochs}, epochs={self.epochs}; "
                 "train longer, or set optim.warmup_epochs (preset code has 5)",
             )
+        queue, images = getattr(self.method, "queue_size", 0), self.data.train_size
+        if images is not None and queue > images:
+            yield Fault("method.queue_size", queue_too_long(queue, images))
         yield from self.method.faults(self)
 
     def identity(self) -> str:
@@ -249,6 +271,14 @@ class RunConfig(Section):
     def to_yaml(self) -> str:
         """Every value, as a file that `load_config` reads back."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def queue_too_long(queue: int, images: int) -> str:
+    """Why a bank may not be larger than the training set."""
+    return (
+        "the bank cannot be larger than the training set, or each image is its own negative, "
+        f"got queue_size={queue}, {images} training images; try {images // 2} or fewer"
+    )
 
 
 def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:

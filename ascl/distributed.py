@@ -5,6 +5,8 @@ drawn for the whole batch on every rank from equal generators, so that b images 
 b/2 on each of two are the same step.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -32,6 +34,43 @@ def gather(x: Tensor) -> Tensor:
     out = x.new_empty(world_size() * x.shape[0], *x.shape[1:])
     dist.all_gather_into_tensor(out, x)
     return out
+
+
+class _Gather(torch.autograd.Function):
+    """As `gather`; what other ranks' losses say of this rank's share comes back to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        everyones = total(gradients[0])
+        return everyones[share(len(everyones))]
+
+
+def gather_with_gradient(x: Tensor) -> Tensor:
+    """As `gather`, but a loss of any rank reaches what each has put in.
+
+    With each rank's loss a mean over its share, and gradients averaged over ranks as DDP does, the
+    gradient is that of one rank with the whole batch.
+    """
+    if world_size() == 1:
+        return x
+    out: Tensor = _Gather.apply(x)
+    return out
+
+
+@torch.no_grad()
+def agreed(x: Tensor) -> Tensor:
+    """What rank 0 has computed, on every rank: sums in another order could have made them differ.
+
+    `x` has the same shape on all of them.
+    """
+    if world_size() > 1:
+        x = x.contiguous()
+        dist.broadcast(x, 0)
+    return x
 
 
 @torch.no_grad()

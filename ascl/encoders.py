@@ -3,6 +3,7 @@
 Blocks are torchvision's; what is ours is how they are stacked: torchvision fixes the width at 64.
 """
 
+import itertools
 from functools import partial
 from typing import cast
 
@@ -26,8 +27,8 @@ class SplitBatchNorm(nn.modules.batchnorm._BatchNorm):
     Running statistics are the mean of the groups'. Works on (N, C) and (N, C, H, W).
     """
 
-    def __init__(self, num_features: int, *, splits: int = 1) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, *, splits: int = 1, affine: bool = True) -> None:
+        super().__init__(num_features, affine=affine)
         self.splits = splits
 
     def _check_input_dim(self, input: Tensor) -> None:  # the base class leaves this to us
@@ -116,9 +117,19 @@ class ResNet(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def mlp(inputs: int, hidden: int, outputs: int, *, bn_splits: int | None = None) -> nn.Sequential:
-    """A head with one hidden layer: linear, batch norm if `bn_splits` is given, ReLU, linear."""
-    layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
-    if bn_splits is not None:
-        layers.append(SplitBatchNorm(hidden, splits=splits_per_rank(bn_splits)))
-    return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
+def mlp(*sizes: int, bn_splits: int | None = None, last_norm: bool = False) -> nn.Sequential:
+    """A head through layers of these sizes: linear, batch norm if `bn_splits` is given, ReLU, …
+
+    It ends on a linear layer, or with `last_norm` on a batch norm without scale and shift.
+    """
+
+    def norm(size: int, *, affine: bool) -> list[nn.Module]:
+        if bn_splits is None:
+            return []
+        return [SplitBatchNorm(size, splits=splits_per_rank(bn_splits), affine=affine)]
+
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes[:-1]):
+        layers += [nn.Linear(inputs, outputs), *norm(outputs, affine=True), nn.ReLU(inplace=True)]
+    layers.append(nn.Linear(sizes[-2], sizes[-1]))
+    return nn.Sequential(*layers, *(norm(sizes[-1], affine=False) if last_norm else []))

@@ -1,6 +1,7 @@
 """The momentum encoder: a copy that follows the online one as a moving average."""
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -27,3 +28,8 @@ class MomentumCopy(nn.Module):
 def ema_(averages: list[Tensor], values: list[Tensor], momentum: float) -> None:
     """averages ← m·averages + (1 − m)·values, in place."""
     torch._foreach_lerp_(averages, values, 1 - momentum)
+
+
+def rising(momentum: float, progress: float) -> float:
+    """The momentum after a share of the training: from its value to 1 along a cosine (BYOL)."""
+    return 1 - (1 - momentum) * (math.cos(math.pi * progress) + 1) / 2

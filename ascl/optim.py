@@ -1,20 +1,26 @@
 """The optimiser and its learning rate: SGD, linear warm-up, cosine to 0, step by step."""
 
 import math
-from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from ascl.config import OptimConfig
+from ascl.methods import Method
 
 
-def make_optimiser(
-    parameters: Iterable[nn.Parameter], config: OptimConfig, *, scaled: bool
-) -> torch.optim.SGD:
-    """SGD over everything that takes a gradient; `scaled` if a GradScaler drives it."""
+def make_optimiser(method: Method, config: OptimConfig, *, scaled: bool) -> torch.optim.SGD:
+    """SGD over everything that takes a gradient; `scaled` if a GradScaler drives it.
+
+    What a method wants at a fixed rate is a group of its own, marked `fixed`.
+    """
+    fixed = {id(p) for p in method.fixed_rate()}
+    learns = [p for p in method.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learns if (id(p) in fixed) is held], "fixed": held}
+        for held in (False, True)
+    ]
     return torch.optim.SGD(
-        [p for p in parameters if p.requires_grad],
+        [group for group in groups if group["params"]],
         lr=config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ascl import distributed
 from ascl.batches import Pixels, to_device, training_batches
-from ascl.config import RunConfig
+from ascl.config import RunConfig, queue_too_long
 from ascl.data import Data, load_data
 from ascl.encoders import ResNet
 from ascl.evaluate import features, knn_top1, linear_probe
-from ascl.methods import Batch, Method, MethodModule, load_method
+from ascl.methods import Batch, EpochStart, Method, TrainingSet, load_method
 from ascl.optim import make_optimiser, rate_at
 from ascl.seeding import generator, seeded_init
 from ascl.views import ViewSpec
@@ -40,6 +40,7 @@ class EpochMetrics:
     loss: float
     lr: float  # at the epoch's last step
     knn_top1: float | None = None
+    test_top1: float | None = None  # of the method's own classifier, if it has one
     probe_top1: float | None = None  # after the probe's last epoch
     probe_best_top1: float | None = None  # at its best, chosen on what is scored
     confidence: float | None = None  # mean c of eq. 8
@@ -69,7 +70,6 @@ class Run:
     """Everything of a run that changes while it trains, and what it trains on."""
 
     config: RunConfig
-    module: MethodModule
     data: Data
     pixels: Pixels
     method: Method
@@ -93,9 +93,13 @@ class Run:
 
     def encode(self, images: Tensor) -> Tensor:
         """Features of the frozen encoder, for evaluation."""
-        with torch.no_grad(), self.autocast():
-            out: Tensor = self.method.encoder(images)
-        return out
+        return _encoded(self, self.method.encoder, images)
+
+
+def _encoded(run: Run, module: nn.Module, images: Tensor) -> Tensor:
+    with torch.no_grad(), run.autocast():
+        out: Tensor = module(images)
+    return out
 
 
 def pick_device(name: str) -> torch.device:
@@ -124,7 +128,15 @@ def build(
     if data is None:
         d = config.data
         data = load_data(d.name, d.root, train_size=d.train_size, holdout=d.holdout)
-    batch, world = config.batch_size, distributed.world_size()
+    if config.method.needs_labels:
+        data = replace(data, train=data.reference)
+    batch, world, queue = (
+        config.batch_size,
+        distributed.world_size(),
+        getattr(config.method, "queue_size", 0),
+    )
+    if queue > len(data.train):
+        raise ValueError(queue_too_long(queue, len(data.train)))
     if batch > len(data.train):
         raise ValueError(
             "a batch cannot be larger than the training set, "
@@ -138,9 +150,9 @@ def build(
     train = to_device(data.train, device)
     reference = train if data.reference is data.train else to_device(data.reference, device)
     data = Data(data.spec, train, reference, to_device(data.test, device), data.scored)
-    module = load_method(config.method.name)
+    training = TrainingSet(len(data.train), data.spec.num_classes)
     with seeded_init(config.seed, "init"):
-        method = module.build(config)
+        method = load_method(config.method.name).build(config, training)
     pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
     method.to(device).to(memory_format=pixels.memory_format)
     if config.runtime.compile:
@@ -155,12 +167,11 @@ def build(
     scaler = torch.amp.GradScaler(device.type, enabled=config.runtime.precision == "fp16")
     return Run(
         config=config,
-        module=module,
         data=data,
         pixels=pixels,
         method=method,
         model=model,
-        optimiser=make_optimiser(method.parameters(), config.optim, scaled=scaler.is_enabled()),
+        optimiser=make_optimiser(method, config.optim, scaled=scaler.is_enabled()),
         scaler=scaler,
     )
 
@@ -197,19 +208,34 @@ def train(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetr
         yield metrics
 
 
+def begin_epoch(run: Run, epoch: int) -> None:
+    """Let the method do what it does once before an epoch."""
+
+    def everything(module: nn.Module) -> Tensor:
+        return features(partial(_encoded, run, module), run.data.train, run.pixels)
+
+    run.model.eval()
+    run.method.begin_epoch(
+        EpochStart(epoch, everything, generator(run.config.seed, "begin", epoch))
+    )
+
+
 def _train_epoch(
     run: Run, epoch: int, on_progress: OnProgress
 ) -> tuple[float, dict[str, float | None], float]:
     config, device, steps = run.config, run.pixels.device, run.steps_per_epoch
     seed, batch_size, optim = config.seed, config.batch_size, config.optim
     peak = optim.peak(batch_size)
+    begin_epoch(run, epoch)
     order = torch.randperm(len(run.data.train), generator=generator(seed, "order", epoch))
-    shuffles = generator(seed, "shuffle", epoch)
+    shuffles, draws = generator(seed, "shuffle", epoch), generator(seed, "method", epoch)
+    parts = order[: steps * batch_size].split(batch_size)
+    names = config.method.cost().views
     batches = training_batches(
         run.data.train,
-        order[: steps * batch_size].split(batch_size),
-        [view_spec(config, view, run.pixels.size) for view in run.module.views],
-        [generator(seed, "view", i, epoch) for i in range(len(run.module.views))],
+        parts,
+        [view_spec(config, view, run.pixels.size) for view in names],
+        [generator(seed, "view", i, epoch) for i in range(len(names))],
         run.pixels,
     )
     losses = torch.zeros(steps, device=device)
@@ -219,9 +245,16 @@ def _train_epoch(
     for step, (views, labels) in enumerate(batches):
         rate = rate_at(peak, epoch + step / steps, warmup=optim.warmup_epochs, epochs=config.epochs)
         for group in run.optimiser.param_groups:
-            group["lr"] = rate
-        shuffle = torch.randperm(batch_size, generator=shuffles).to(device)
-        batch = Batch(views, labels, shuffle, diagnose=step % DIAGNOSE_EVERY == 0)
+            group["lr"] = peak if group["fixed"] else rate
+        batch = Batch(
+            views,
+            labels,
+            indices=parts[step][distributed.share(batch_size)].to(device),
+            shuffle=torch.randperm(batch_size, generator=shuffles).to(device),
+            diagnose=step % DIAGNOSE_EVERY == 0,
+            progress=(epoch + step / steps) / config.epochs,
+            generator=draws,
+        )
         run.optimiser.zero_grad(set_to_none=True)
         with run.autocast():
             output = run.model(batch)
@@ -281,6 +314,12 @@ def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]
             k=config.knn_k,
             temperature=config.knn_temperature,
         )
+    classifier = run.method.classifier
+    if classifier is not None:
+        on_progress("test", 0, 1)
+        logits = features(partial(_encoded, run, classifier), data.test, run.pixels)
+        right = logits.argmax(dim=1) == data.test.labels.to(run.pixels.device)
+        scores["test_top1"] = right.float().mean().item()
     if last and config.probe != "none":
         scores["probe_top1"], scores["probe_best_top1"] = linear_probe(
             run.encode,

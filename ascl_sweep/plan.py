@@ -290,12 +290,10 @@ PARAMETERS = {"resnet18": 11.2e6, "resnet34": 21.3e6, "resnet50": 23.5e6}
 
 def checkpoint_bytes(config: RunConfig) -> int:
     """About the size of a run's checkpoint: weights, their copy, SGD's momentum, the bank."""
-    from ascl.methods import load_method
-
     sizes = config.encoder
     features = sizes.width * 8 * (4 if sizes.name == "resnet50" else 1)
     weights = PARAMETERS[sizes.name] * (sizes.width / 64) ** 2
     weights += (features + sizes.projector_dim) * sizes.projector_hidden
-    copies = 3 if load_method(config.method.name).ema else 2
+    copies = 3 if config.method.cost().ema else 2
     bank = getattr(config.method, "queue_size", 0) * sizes.projector_dim
     return round(4 * (copies * weights + bank))

@@ -24,6 +24,7 @@ from ascl.train import DIAGNOSE_EVERY, Run, build, train
 from benchmarks.peers import WORKERS, LightlyMoCo, PilViews, lightly_transform, loader_batches
 from benchmarks.timing import Apart, Measure, Ratio, in_turns, timed
 
+QUEUE = 4096
 SKIP = 2 * WORKERS + 2  # batches that a loader may have had ready, and a warm-up
 
 
@@ -33,9 +34,9 @@ def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bo
             {
                 "epochs": 1000,
                 "batch_size": batch,
-                "data": {"name": "shapes", "train_size": batch * steps},
+                "data": {"name": "shapes", "train_size": max(batch * steps, QUEUE)},
                 "encoder": {"width": width},
-                "method": {"relabel": relabel},
+                "method": {"relabel": relabel, "queue_size": QUEUE},
                 "eval": {"probe": "none", "knn_every": 1000},
                 "runtime": {"channels_last": channels_last},
             }
@@ -44,7 +45,9 @@ def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bo
 
 
 def per_step(run: Run) -> Measure:
-    """Seconds per step of one epoch of the run, as it really trains, its first step left out."""
+    """Seconds per step of one epoch of the run, as it really trains, its first step left out.
+
+    An epoch has at least as many images as the bank: some 16 steps at batch 256."""
     marks: list[float] = []
 
     def mark(phase: str, step: int, steps: int) -> None:
@@ -89,7 +92,17 @@ def method_step(run: Run) -> Callable[..., None]:
         views = tuple(v.contiguous(memory_format=layout) for v in (query, key))
         labels = torch.zeros(len(query), dtype=torch.long)
         run.optimiser.zero_grad(set_to_none=True)
-        output = run.model(Batch(views, labels, torch.randperm(len(query)), diagnose=False))
+        order = torch.randperm(len(query))
+        batch = Batch(
+            views,
+            labels,
+            indices=order,
+            shuffle=order,
+            diagnose=False,
+            progress=0.0,
+            generator=torch.default_generator,
+        )
+        output = run.model(batch)
         output.loss.backward()
         run.optimiser.step()
         run.method.after_backward(output)

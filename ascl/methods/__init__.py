@@ -1,11 +1,11 @@
 """Methods, one file each, found by file name: put a file here and `method.name` knows it.
 
 A method's module has
-- `Config`: a `MethodConfig` whose `name` is the file's name;
-- `VIEWS`: for each view it trains on, which of `augment.query` and `augment.key` describes it;
-- `BACKPROPS`, `EMA`: what it costs, as the paper's tables state it;
-- `defaults(preset, dataset)`: what it wants of the whole config unless told otherwise;
-- `build(config)`: the `Method`.
+- `Config`: a `MethodConfig` whose `name` is the file's name; its `cost()` says which views it
+  trains on and what a step takes;
+- `defaults(preset, dataset)`: what it wants of the whole config unless told otherwise, for small
+  images and for ImageNet (`dataset.streams`);
+- `build(config, training)`: the `Method`.
 """
 
 import importlib
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ascl.config import MethodConfig, RunConfig
@@ -25,10 +26,32 @@ from ascl.faults import unknown_name
 class Batch:
     """What a method gets to see in a step; N is this rank's share of the batch."""
 
-    views: tuple[Tensor, ...]  # each (N, 3, S, S), normalised, one per entry of VIEWS
+    views: tuple[Tensor, ...]  # each (N, 3, S, S), normalised, one per view of the method's cost
     labels: Tensor  # (N,) classes, −1 if unknown: for diagnostics only, unless supervised
+    indices: Tensor  # (N,) the images' places in the training set
     shuffle: Tensor  # a permutation of the global batch, equal on all ranks, for shuffled BN
     diagnose: bool  # whether this step's diagnostics are wanted
+    progress: float  # share of the training done before this step, from 0 to below 1
+    generator: torch.Generator  # on the CPU, equal on all ranks: for what the method itself draws
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What a method may know of the images before it sees one."""
+
+    num_images: int
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class EpochStart:
+    """What a method gets to see before an epoch."""
+
+    epoch: int  # 0 is the first
+    features: Callable[[nn.Module], Tensor]
+    """What a module of the method makes of the un-augmented training set: (images, D), on every
+    rank, in the order of `Batch.indices`, without a gradient."""
+    generator: torch.Generator  # on the CPU, equal on all ranks
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,19 @@ class Method(nn.Module):
         """What is evaluated in the end."""
         raise NotImplementedError
 
+    @property
+    def classifier(self) -> nn.Module | None:
+        """What tells classes from pictures by itself, if it has learnt them."""
+        return None
+
+    def fixed_rate(self) -> tuple[nn.Parameter, ...]:
+        """Parameters whose learning rate stays at its peak."""
+        return ()
+
+    def begin_epoch(self, start: EpochStart) -> None:
+        """What is done once before an epoch: clustering. Not saved, so it must follow from the
+        state alone, or a restored run would go another way."""
+
     def forward(self, batch: Batch) -> Output:
         """The loss of a batch. The EMA step comes first; the bank stays as it is."""
         raise NotImplementedError
@@ -62,11 +98,8 @@ class MethodModule:
 
     name: str
     config: type[MethodConfig]
-    views: tuple[str, ...]
-    backprops: int
-    ema: bool
     defaults: Callable[[object, DatasetSpec], dict[str, Any]]
-    build: Callable[[RunConfig], Method]
+    build: Callable[[RunConfig, TrainingSet], Method]
 
 
 def method_names() -> tuple[str, ...]:
@@ -82,9 +115,6 @@ def load_method(name: object) -> MethodModule:
     return MethodModule(
         name=str(name),
         config=module.Config,
-        views=module.VIEWS,
-        backprops=module.BACKPROPS,
-        ema=module.EMA,
         defaults=module.defaults,
         build=module.build,
     )

@@ -12,25 +12,24 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ascl.config import RunConfig
+from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
 from ascl.encoders import ResNet, mlp
 from ascl.faults import Fault
 from ascl.losses import spread, unit, weighted_cosine
-from ascl.methods import Batch, Method, Output
+from ascl.methods import Batch, Method, Output, TrainingSet
 from ascl.momentum import MomentumCopy
 from ascl.relabel import RelabelConfig, soft_labels
-
-VIEWS = ("query", "key")
-BACKPROPS = 1
-EMA = True
 
 
 class Config(RelabelConfig):
     name: Literal["byol"] = "byol"
     momentum: float = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""
+
+    def cost(self) -> Cost:
+        return Cost(("query", "key"), backprops=1, ema=True)
 
     def faults(self, run: RunConfig) -> Iterator[Fault]:
         if self.relabel != "none" and run.batch_size < 3:
@@ -91,7 +90,7 @@ class BYOL(Method):
         return torch.where(own, labels[:, :1], labels[:, 1:]), diagnostics
 
 
-def build(config: RunConfig) -> BYOL:
+def build(config: RunConfig, training: TrainingSet) -> BYOL:
     assert isinstance(config.method, Config)
     sizes, encoder = config.encoder, ResNet(config.encoder)
     hidden, dim, splits = sizes.projector_hidden, sizes.projector_dim, sizes.bn_splits

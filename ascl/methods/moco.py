@@ -12,19 +12,15 @@ from pydantic import Field
 from torch import nn
 
 from ascl.bank import FeatureBank
-from ascl.config import RunConfig
+from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
 from ascl.encoders import ResNet, mlp
 from ascl.faults import Fault
 from ascl.losses import bank_logits, info_nce, spread, unit
-from ascl.methods import Batch, Method, Output
+from ascl.methods import Batch, Method, Output, TrainingSet
 from ascl.momentum import MomentumCopy
 from ascl.relabel import RelabelConfig, soft_labels
-
-VIEWS = ("query", "key")
-BACKPROPS = 1
-EMA = True
 
 
 class Config(RelabelConfig):
@@ -35,6 +31,9 @@ class Config(RelabelConfig):
     """n: how many keys the bank holds."""
     momentum: float = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""
+
+    def cost(self) -> Cost:
+        return Cost(("query", "key"), backprops=1, ema=True)
 
     def faults(self, run: RunConfig) -> Iterator[Fault]:
         yield from self.neighbour_faults(self.queue_size, "keys in the bank")
@@ -84,7 +83,7 @@ class MoCo(Method):
         self.bank.enqueue(*output.remember)
 
 
-def build(config: RunConfig) -> MoCo:
+def build(config: RunConfig, training: TrainingSet) -> MoCo:
     assert isinstance(config.method, Config)
     encoder = ResNet(config.encoder)
     dim = config.encoder.projector_dim

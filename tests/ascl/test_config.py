@@ -96,7 +96,7 @@ def test_every_method_has_a_sane_run_on_every_dataset(
 
 
 def test_overrides_change_only_what_they_name() -> None:
-    config = with_overrides(RunConfig.of({}), ["optim.lr=1e-3", "data.train_size=1000", "seed=3"])
+    config = with_overrides(RunConfig.of({}), ["optim.lr=1e-3", "data.train_size=5000", "seed=3"])
     assert (config.optim.lr, config.data.train_size, config.seed) == (1e-3, 1000, 3)
     assert config.optim.weight_decay == 1e-4
 
