@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from ascl_sweep import lock
@@ -195,6 +198,9 @@ def _configs(table: pa.Table) -> Iterator[dict[str, Scalar]]:
         yield config | dict.fromkeys(none_keys) if none_keys else config
 
 
+Curves = dict[str, NDArray[np.float64]]
+"""A run's epochs, by the name of what was measured."""
+
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -224,14 +230,12 @@ class Ledger:
         table = self._tables["sweeps"].read().sort_by([("started", "ascending")])
         return {row["name"]: SweepRow(**row) for row in _rows(table, SweepRow)}
 
-    def epochs(
-        self, run_ids: Collection[str] | None = None, metrics: Sequence[str] | None = None
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Each run's epochs in order, with these metrics or all; one that a run lacks is None.
+    def epochs(self, run_ids: Collection[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+        """Each run's epochs in order, with all their metrics; one that a run lacks is None.
 
-        For some runs, or few in all: of millions of epochs take `epochs_table`.
+        For some runs, or few in all: of millions of epochs take `curves`.
         """
-        table = self.epochs_table(None if metrics is None else [*_EPOCH_KEY, *metrics])
+        table = self.epochs_table()
         if run_ids is not None:
             names = pa.array(list(run_ids), pa.string())
             table = table.filter(pc.is_in(table.column("run_id"), value_set=names))
@@ -253,6 +257,24 @@ class Ledger:
     def epochs_table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Every epoch once, those of a run together and in order."""
         return self._tables["epochs"].read(columns)
+
+    def curves(self, metrics: Sequence[str]) -> Iterator[tuple[str, Curves]]:
+        """Each run's epochs as arrays: `epoch` and these metrics, NaN where one was not measured.
+
+        As `epochs`, for millions of them.
+        """
+        table = self.epochs_table([*_EPOCH_KEY, *metrics])
+        if not len(table):
+            return
+        runs: Any = table.column("run_id").unify_dictionaries().combine_chunks()
+        codes, names = runs.indices.to_numpy(zero_copy_only=False), runs.dictionary.to_pylist()
+        columns = {
+            name: table.column(name).to_numpy().astype(np.float64) for name in ("epoch", *metrics)
+        }
+        # The epochs of a run stand together and in order.
+        bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+        for start, end in pairwise(bounds):
+            yield names[codes[start]], {k: v[start:end] for k, v in columns.items()}
 
     def last_epochs(self, metrics: Sequence[str]) -> dict[str, dict[str, float | None]]:
         """Each run's metrics after its last epoch."""

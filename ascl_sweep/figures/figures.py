@@ -21,7 +21,8 @@ def figures_of(report: SweepReport, ledger: Ledger) -> tuple[Figure, ...]:
     arms, trials = best_arms(report, done), shown_trials(report)
     finals = {run_id for part in arms for arm in part.arms for run_id in arm.run_ids} & done.keys()
     wanted = finals | {trial.run_id for trial in trials}
-    epochs = ledger.epochs(wanted, MEASURED) if wanted else {}
+    measured = ledger.curves(MEASURED) if wanted else ()
+    epochs = {run_id: found for run_id, found in measured if run_id in wanted}
     figures = (
         curves(report, arms, epochs),
         *parameters(report),

@@ -1,28 +1,32 @@
 """Figures over epochs: learning curves, what the soft labels do, and what a search stopped when."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ascl_sweep.figures.panels import Figure, Panel, Series
 from ascl_sweep.figures.shown import HOLDOUT, Shown, counted, name, scored_on, spread
+from ascl_sweep.ledger import Curves
 from ascl_sweep.report.ablation import METRICS
 from ascl_sweep.report.report import SweepReport
 from ascl_sweep.report.searches import Trial
 
 TRIALS = 150  # lines of a search's runs in one panel
 MEASURED = ("knn_top1", "confidence", "purity")
-Epochs = Mapping[str, Sequence[Mapping[str, Any]]]
+Epochs = Mapping[str, Curves]
 """Of a table's complete runs and a search's trials: their epochs in order, with these metrics."""
 
 
-def curve(epochs: Iterable[Mapping[str, Any]], metric: str) -> dict[int, float]:
+def curve(epochs: Curves | None, metric: str) -> dict[int, float]:
     """A run's metric by epoch, where it was measured; accuracies in percent."""
-    factor = 100 if METRICS[metric].percent else 1
-    found = ((e["epoch"], e[metric]) for e in epochs)
-    return {n: factor * value for n, value in found if value is not None and math.isfinite(value)}
+    if epochs is None:
+        return {}
+    values = epochs[metric] * (100 if METRICS[metric].percent else 1)
+    measured = np.isfinite(values)
+    places = epochs["epoch"][measured].astype(np.int64)
+    return dict(zip(places.tolist(), values[measured].tolist(), strict=True))
 
 
 def band(label: str, curves: Sequence[Mapping[int, float]]) -> tuple[Series, int] | None:
@@ -87,7 +91,7 @@ def _panels(metric: str, shown: Sequence[Shown], epochs: Epochs) -> tuple[list[P
     for part in shown:
         bands = []
         for arm, label in zip(part.arms, part.names, strict=True):
-            runs = [curve(epochs.get(i, ()), metric) for i in arm.run_ids]
+            runs = [curve(epochs.get(i), metric) for i in arm.run_ids]
             if found := band(label, runs):
                 bands.append(found)
         # A single epoch is a number, which the table has, and no curve.
@@ -146,7 +150,7 @@ def rungs(report: SweepReport, trials: Sequence[Trial], epochs: Epochs) -> Figur
     """Each run of a search as a line, and where it was ended."""
     lines: dict[str, list[tuple[Trial, dict[int, float]]]] = {}
     for trial in trials:
-        if found := curve(epochs.get(trial.run_id, ()), "knn_top1"):
+        if found := curve(epochs.get(trial.run_id), "knn_top1"):
             lines.setdefault(_fate(trial), []).append((trial, found))
     if report.search is None or not lines:
         return None

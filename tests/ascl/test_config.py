@@ -97,7 +97,7 @@ def test_every_method_has_a_sane_run_on_every_dataset(
 
 def test_overrides_change_only_what_they_name() -> None:
     config = with_overrides(RunConfig.of({}), ["optim.lr=1e-3", "data.train_size=5000", "seed=3"])
-    assert (config.optim.lr, config.data.train_size, config.seed) == (1e-3, 1000, 3)
+    assert (config.optim.lr, config.data.train_size, config.seed) == (1e-3, 5000, 3)
     assert config.optim.weight_decay == 1e-4
 
 
@@ -108,7 +108,7 @@ def test_a_change_of_preset_moves_what_the_preset_gave_and_not_what_the_user_gav
 
 
 def test_an_empty_value_takes_a_key_back_to_none() -> None:
-    config = RunConfig.of({"data": {"train_size": 1000}})
+    config = RunConfig.of({"data": {"train_size": 5000}})
     assert with_overrides(config, ["data.train_size="]).data.train_size is None
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,19 +103,19 @@ def test_sweeps_and_epochs_read_back_as_they_were_put(tmp_path: Path) -> None:
     assert ledger.epochs([]) == {}
 
 
-def test_epochs_have_the_metrics_that_were_asked_for(tmp_path: Path) -> None:
+def test_curves_have_the_metrics_that_were_asked_for(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with ledger.writer() as writer:
         for run_id in ("a", "b"):
             for epoch in (2, 1):
                 writer.put_epoch(run_id, {"epoch": epoch, "loss": 2.0, "knn_top1": epoch / 4})
-    assert ledger.epochs(["b"], ["knn_top1", "new"]) == {
-        "b": [
-            {"epoch": 1, "knn_top1": 0.25, "new": None},
-            {"epoch": 2, "knn_top1": 0.5, "new": None},
-        ]
-    }
-    assert ledger.epochs(metrics=[])["a"] == [{"epoch": 1}, {"epoch": 2}]
+    curves = dict(ledger.curves(["knn_top1", "new"]))
+    assert list(curves) == ["a", "b"]
+    for found in curves.values():
+        assert found["epoch"].tolist() == [1, 2]
+        assert found["knn_top1"].tolist() == [0.25, 0.5]
+        assert np.isnan(found["new"]).all()
+    assert dict(Ledger(tmp_path / "empty").curves(["loss"])) == {}
 
 
 def test_runs_are_in_order_of_creation_then_id(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ the same, so a key costs what its differences cost. A curve is sixteen bits a po
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,27 +140,12 @@ def _versions(row: RunRow) -> str:
 
 def _curves(ledger: Ledger, run_ids: set[str]) -> dict[str, tuple[int, int, str]]:
     """Online kNN by epoch: the first epoch, the step between epochs, and the points."""
-    table = ledger.epochs_table(["run_id", "epoch", "knn_top1"])
     most = max(FEW_POINTS, min(POINTS, ALL_POINTS // max(1, len(run_ids))))
     return {
-        run_id: _curve(epochs, scores, most)
-        for run_id, epochs, scores in _by_run(table)
+        run_id: _curve(curves["epoch"].astype(np.int64), curves["knn_top1"], most)
+        for run_id, curves in ledger.curves(["knn_top1"])
         if run_id in run_ids
     }
-
-
-def _by_run(table: Any) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.float64]]]:
-    """A ledger's epochs, in which those of a run stand together and in order."""
-    if not len(table):
-        return
-    runs = table.column("run_id").combine_chunks()
-    codes = runs.indices.to_numpy(zero_copy_only=False)
-    names = runs.dictionary.to_pylist()
-    epochs = table.column("epoch").to_numpy()
-    scores = table.column("knn_top1").to_numpy().astype(np.float64)
-    bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
-    for start, end in pairwise(bounds):
-        yield names[codes[start]], epochs[start:end], scores[start:end]
 
 
 def _curve(
