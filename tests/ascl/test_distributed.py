@@ -5,17 +5,26 @@ BN included: `encoder.bn_splits` counts groups of the global batch, whatever ran
 """
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torchvision.transforms import functional as TF
 
+from ascl.batches import plain_batches, training_batches
 from ascl.checkpoint import resume, train_in
 from ascl.config import RunConfig
+from ascl.data import load_data
+from ascl.datasets import DATASETS, Images
 from ascl.distributed import gather_uneven, rank, share, world_size
 from ascl.encoders import splits_per_rank
+from ascl.evaluate import linear_probe
 from ascl.train import Run, build, train
+from ascl.views import ViewSpec
 from tests.conftest import SYSTEMS, tiny
 from tests.processes import on_ranks
 
@@ -73,8 +82,88 @@ def everything() -> dict[str, Any]:
     except RuntimeError as error:
         seen["diverged"] = str(error)
     seen["resumed"] = resumed()
+    seen["paper"] = measured(build(with_paper_probe()))
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        seen["streamed"] = streamed(Path(folder), patch)
     seen["rank"] = rank()
     return seen
+
+
+def with_paper_probe(**changes: Any) -> RunConfig:
+    # 65 images to train on: the probe takes them at once, and two ranks cannot have equal shares.
+    data = {"train_size": 65, "holdout": 0.0}
+    return tiny(
+        "ascl", epochs=1, eval={"probe": "paper", "probe_epochs": 3}, **{"data": data} | changes
+    )
+
+
+def measured(run: Run) -> dict[str, Any]:
+    """An epoch of a run, and what its encoder comes to after each step of the paper's probe."""
+    list(train(run))
+    last = run.history[-1]
+    return {
+        "loss": last.loss,
+        "knn": last.knn_top1,
+        "probe": last.probe_top1,
+        # Of mean colours: the encoders of one rank and of two differ by rounding, these do not.
+        "steps": steps_of(lambda: probe(run)),
+    }
+
+
+def probe(run: Run) -> None:
+    data, pixels = run.data, run.pixels
+    linear_probe(
+        lambda x: x.mean(dim=(2, 3)),
+        *(data.reference, data.test, pixels),
+        num_classes=data.spec.num_classes,
+        epochs=3,
+        seed=0,
+        crop_min=0.2,
+    )
+
+
+def steps_of(train_something: Callable[[], None]) -> list[torch.Tensor]:
+    """The first weight of what is trained, after each step."""
+    steps: list[torch.Tensor] = []
+
+    def keep(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        steps.append(optimiser.param_groups[0]["params"][0].detach().clone())
+
+    hook = register_optimizer_step_post_hook(keep)
+    try:
+        train_something()
+    finally:
+        hook.remove()
+    return steps
+
+
+def streamed(root: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What comes of an ImageNet on disk: its views and pictures as this rank gets them, a run."""
+    write_imagenet(root)
+    small = replace(DATASETS["imagenet"], num_classes=10, view_size=32)
+    patch.setitem(DATASETS, "imagenet", small)  # type: ignore[arg-type]
+    data = {"name": "imagenet", "root": str(root), "train_size": 65, "holdout": 0.0}
+    run = build(with_paper_probe(data=data, encoder={"name": "resnet18", "max_pool": False}))
+    assert not isinstance(run.data.train, Images) and not isinstance(run.data.test, Images)
+    steps = torch.arange(64).view(4, 16)
+    specs = [ViewSpec("strong", 32), ViewSpec("weak", 32)]
+    generators = [torch.Generator().manual_seed(i) for i in range(2)]
+    batches = list(training_batches(run.data.train, list(steps), specs, generators, run.pixels))
+    return measured(run) | {
+        "views": [torch.stack([*views]) for views, _ in batches],
+        "classes": [classes for _, classes in batches],
+        "pictures": torch.cat(list(plain_batches(run.data.test, run.pixels))),
+    }
+
+
+def write_imagenet(root: Path) -> None:
+    """Ten classes of shapes in ImageNet's layout, in pictures of all sizes."""
+    shapes = load_data("shapes", "", train_size=99)
+    assert isinstance(shapes.train, Images)
+    for i, (picture, label) in enumerate(zip(shapes.train.images, shapes.train.labels.tolist())):
+        path = root / "imagenet" / ("train" if i < 70 else "val") / f"n{label:08}" / f"{i}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TF.to_pil_image(picture).resize((32 + i % 7, 32 + i % 5)).save(path, quality=95)
 
 
 def resumed() -> list[float]:
@@ -160,6 +249,39 @@ def test_ranks_go_on_from_the_checkpoint_that_only_the_first_has(
 ) -> None:
     assert len(one["resumed"]) == 2
     assert two[0]["resumed"] == two[1]["resumed"] == pytest.approx(one["resumed"], abs=1e-4)
+
+
+@pytest.mark.parametrize("where", ["paper", "streamed"])
+def test_the_probe_on_fresh_views_takes_the_steps_of_one_rank_also_in_uneven_shares(
+    where: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    assert len(one[where]["steps"]) == 3
+    for alone, left, right in zip(one[where]["steps"], *(s[where]["steps"] for s in two)):
+        torch.testing.assert_close(left, alone, atol=1e-4, rtol=1e-4)
+        assert left.equal(right)
+
+
+@pytest.mark.parametrize("where", ["paper", "streamed"])
+def test_two_ranks_have_the_loss_and_the_scores_of_one_with_the_paper_probe_and_from_disk(
+    where: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    assert two[0][where]["loss"] == pytest.approx(one[where]["loss"], rel=1e-3)
+    for score in ("knn", "probe"):
+        assert two[0][where][score] == two[1][where][score]
+        assert two[0][where][score] == pytest.approx(one[where][score], abs=2 / 29)
+
+
+def test_two_ranks_read_the_views_and_pictures_of_one_from_disk(
+    one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    alone, (left, right) = one["streamed"], (seen["streamed"] for seen in two)
+    for step in range(4):
+        both = torch.cat((left["views"][step], right["views"][step]), dim=1)
+        torch.testing.assert_close(both, alone["views"][step])
+        classes = torch.cat((left["classes"][step], right["classes"][step]))
+        assert classes.equal(alone["classes"][step])
+    assert len(alone["pictures"]) == 29 and len(left["pictures"]) == 14
+    assert torch.cat((left["pictures"], right["pictures"])).equal(alone["pictures"])
 
 
 def test_the_state_of_two_ranks_fits_one(system: str, two: list[dict[str, Any]]) -> None:
