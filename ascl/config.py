@@ -47,7 +47,9 @@ class Cost:
     """What a step of a method takes, as the paper's tables state it."""
 
     views: tuple[str, ...]
-    """The views it trains on; `query` and `key` are described by `augment.query` and `.key`."""
+    """The views it trains on; `query` and `key` are described by `augment.query` and `.key`. A
+    `small` view is a query in a few pixels, of a part below `augment.crop_min`; a `stronger` one is
+    a weak view under RandAugment."""
     backprops: int
     """Gradients through the encoder per image: 2 where both views are trained on."""
     ema: bool
@@ -112,6 +114,9 @@ class EncoderConfig(Section):
 
 
 class OptimConfig(Section):
+    name: Literal["sgd", "lars"] = "sgd"
+    """`lars` gives each weight matrix a step in proportion to its own norm, for large batches; its
+    `lr` is of another size: SimCLR has 0.3 at batch 256, BYOL 0.2."""
     lr: float = Field(0.06, gt=0)
     """Learning rate at batch 256."""
     lr_scaling: Literal["linear", "none"] = "linear"
@@ -122,6 +127,10 @@ class OptimConfig(Section):
     """Epochs of linear warm-up from 0 before the cosine."""
     clip_norm: float | None = Field(None, gt=0)
     """Clip the gradient's norm; off if absent."""
+
+    def inert(self) -> frozenset[str]:
+        # There was no choice at first: a run with SGD keeps the id that it has in older ledgers.
+        return frozenset({"name"} if self.name == "sgd" else {})
 
     def peak(self, batch_size: int) -> float:
         """The learning rate at the top of the schedule."""
@@ -197,7 +206,8 @@ class RunConfig(Section):
         method, dataset = _named(tree, faults)
         preset = tree.get("preset", "paper")
         defaults = preset_defaults(preset, dataset)
-        merged = merge(merge(defaults, method.defaults(preset, dataset)), tree)
+        wanted = _in_time(method.defaults(preset, dataset), tree.get("epochs"))
+        merged = merge(merge(defaults, wanted), tree)
         merged["method"]["name"], merged["data"]["name"] = method.name, dataset.name
         models: dict[str, type[Section]] = {
             name: method.config if name == "method" else cls.model_fields[name].annotation  # type: ignore[misc]
@@ -304,6 +314,14 @@ def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:
         tree["eval"]["probe_nesterov"] = True
         tree["optim"] = {"lr": 0.03, "lr_scaling": "none", "weight_decay": 5e-4, "warmup_epochs": 5}
     return tree
+
+
+def _in_time(wanted: Tree, epochs: object) -> Tree:
+    """A method's defaults with its own warm-up cut to a tenth of a run that is short."""
+    warmup = wanted.get("optim", {}).get("warmup_epochs")
+    if not warmup or not isinstance(epochs, int):
+        return wanted
+    return merge(wanted, {"optim": {"warmup_epochs": min(warmup, max(0, epochs) // 10)}})
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:

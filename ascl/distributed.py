@@ -68,7 +68,7 @@ def agreed(x: Tensor) -> Tensor:
     `x` has the same shape on all of them.
     """
     if world_size() > 1:
-        x = x.contiguous()
+        x = x.clone(memory_format=torch.contiguous_format)
         dist.broadcast(x, 0)
     return x
 

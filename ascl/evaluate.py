@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ascl.batches import Pixels, plain_batches, training_batches
 from ascl.datasets import ImageFiles, Images
-from ascl.distributed import gather_uneven, mean, share, total
+from ascl.distributed import gather_uneven, share, total
 from ascl.seeding import generator, seeded_init
 from ascl.views import ViewSpec
 
@@ -153,9 +153,10 @@ def linear_probe(
             group["lr"] = PROBE_RATE * 0.1**drops
         for batch, labels in batches(epoch):
             optimiser.zero_grad()
-            F.cross_entropy(classifier(batch), labels).backward()
+            # Of the whole batch, to which each rank adds its share: shares may differ in length.
+            (F.cross_entropy(classifier(batch), labels, reduction="sum") / size).backward()
             for parameter in classifier.parameters():
-                parameter.grad = mean(parameter.grad) if parameter.grad is not None else None
+                parameter.grad = total(parameter.grad) if parameter.grad is not None else None
             optimiser.step()
         with torch.no_grad():
             right = (classifier(test_features).argmax(dim=1) == test_labels).float().mean()

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ascl.config import MethodConfig
+from ascl.config import MethodConfig, RunConfig
 from ascl.faults import Fault
 
 Relabel = Literal["none", "hard", "ahcl", "ascl"]
@@ -44,6 +44,16 @@ class RelabelConfig(MethodConfig):
                 f"got num_neighbours={self.num_neighbours}, {candidates} {where}",
             )
 
+    def in_batch_faults(self, run: RunConfig) -> Iterator[Fault]:
+        """Refuse what `labels_in_batch` cannot do in a batch of this size."""
+        if self.relabel != "none" and run.batch_size < 3:
+            yield Fault(
+                "batch_size",
+                "relabelling in the batch needs at least 3 images, "
+                f"got batch_size={run.batch_size}",
+            )
+        yield from self.neighbour_faults(run.batch_size - 1, "other images in the batch")
+
 
 def soft_labels(
     config: RelabelConfig,
@@ -63,6 +73,31 @@ def soft_labels(
     return labels, label_diagnostics(
         similarity, labels, classes, candidate_classes, kind=kind, temperature=temperature
     )
+
+
+def labels_in_batch(
+    config: RelabelConfig,
+    similarity: Tensor,
+    own: Tensor,
+    classes: Tensor,
+    candidate_classes: Tensor,
+    *,
+    diagnose: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As `soft_labels` where the candidates are the batch's keys and `own` marks a row's own one.
+
+    The labels are (N, B) as `similarity` is: the own key, no candidate of its own, is in its place.
+    """
+    if config.relabel == "none":
+        return own.float(), {}
+    labels, diagnostics = soft_labels(
+        config,
+        similarity.masked_fill(own, -math.inf),
+        classes,
+        candidate_classes,
+        diagnose=diagnose,
+    )
+    return torch.where(own, labels[:, :1], labels[:, 1:]), diagnostics
 
 
 def relabel(

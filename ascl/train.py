@@ -20,10 +20,11 @@ from ascl.config import RunConfig, queue_too_long
 from ascl.data import Data, load_data
 from ascl.encoders import ResNet
 from ascl.evaluate import features, knn_top1, linear_probe
+from ascl.memory import peak_gb, reset_peak
 from ascl.methods import Batch, EpochStart, Method, TrainingSet, load_method
 from ascl.optim import make_optimiser, rate_at
 from ascl.seeding import generator, seeded_init
-from ascl.views import ViewSpec
+from ascl.views import ViewSpec, small_view
 
 DIAGNOSE_EVERY = 16  # steps between looks at the soft labels: keeps them under 1% of the time
 CHECK_EVERY = 32  # steps between looks for a non-finite loss: each costs a wait for the device
@@ -51,6 +52,7 @@ class EpochMetrics:
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
     images_per_second: float = 0.0
+    peak_memory_gb: float | None = None  # since this call of `train`, on the rank that took most
 
 
 class Diverged(RuntimeError):
@@ -74,7 +76,7 @@ class Run:
     pixels: Pixels
     method: Method
     model: nn.Module  # the same, wrapped for several ranks where there are several
-    optimiser: torch.optim.SGD
+    optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     epoch: int = 0  # epochs done
     history: list[EpochMetrics] = field(default_factory=list)
@@ -129,6 +131,12 @@ def build(
         d = config.data
         data = load_data(d.name, d.root, train_size=d.train_size, holdout=d.holdout)
     if config.method.needs_labels:
+        if not len(data.reference):
+            raise ValueError(
+                f"{config.method.name} learns from classes and none of the "
+                f"{len(data.train)} training images of {data.spec.name} has one; "
+                "take labelled data, or a method that needs none"
+            )
         data = replace(data, train=data.reference)
     batch, world, queue = (
         config.batch_size,
@@ -185,6 +193,7 @@ def train(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetr
 
     Raises `Diverged`.
     """
+    reset_peak(run.pixels.device)
     while run.epoch < run.config.epochs:
         started = time.perf_counter()
         loss, diagnostics, lr = _train_epoch(run, run.epoch, on_progress)
@@ -200,12 +209,21 @@ def train(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetr
             train_seconds=seconds,
             eval_seconds=time.perf_counter() - trained,
             images_per_second=run.steps_per_epoch * run.config.batch_size / seconds,
+            peak_memory_gb=_peak_memory(run),
             **diagnostics,
             **scores,
         )
         run.epoch = epoch
         run.history.append(metrics)
         yield metrics
+
+
+def _peak_memory(run: Run) -> float | None:
+    peak = peak_gb(run.pixels.device)
+    if peak is None:
+        return None
+    here = torch.tensor([peak], dtype=torch.float64, device=run.pixels.device)
+    return distributed.gather(here).max().item()
 
 
 def begin_epoch(run: Run, epoch: int) -> None:
@@ -319,7 +337,7 @@ def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]
         on_progress("test", 0, 1)
         logits = features(partial(_encoded, run, classifier), data.test, run.pixels)
         right = logits.argmax(dim=1) == data.test.labels.to(run.pixels.device)
-        scores["test_top1"] = right.float().mean().item()
+        scores["test_top1"] = right.sum().item() / len(right)
     if last and config.probe != "none":
         scores["probe_top1"], scores["probe_best_top1"] = linear_probe(
             run.encode,
@@ -337,7 +355,9 @@ def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]
 
 
 def view_spec(config: RunConfig, view: str, size: int) -> ViewSpec:
-    """The view that a method calls `query` or `key`."""
+    """The view that a method calls by this name, see `Cost.views`."""
     augment = config.augment
-    kind = {"query": augment.query, "key": augment.key}[view]
-    return ViewSpec(kind, size, crop_min=augment.crop_min, strength=augment.strength)
+    kinds = {"query": augment.query, "key": augment.key, "stronger": "stronger"}
+    kind = kinds["query" if view == "small" else view]
+    spec = ViewSpec(kind, size, crop_min=augment.crop_min, strength=augment.strength)
+    return small_view(spec) if view == "small" else spec

@@ -9,30 +9,53 @@ Shapes: N = batch, C = 3, H × W = stored image, S = side of the view.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-GREY = (0.2989, 0.587, 0.114)  # torchvision's luma weights
+from ascl.colour import grey_of, shift_hue_
+from ascl.randaugment import OPS, rand_augment_
+
 BLUR_SIGMA = (0.1, 2.0)
 BLUR_RADIUS = 6  # three sigmas of the widest blur
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10  # candidates per crop before the whole picture is taken, as in torchvision
+SMALL_SIDE = 3 / 7  # of a full view's, as SwAV's 96 of 224
+SMALL_LEAST = 12  # pixels; below, a network that halves the side three times sees next to nothing
+# Least area of a small crop as a share of `crop_min`, which is its largest: SwAV's small crops take
+# 0.05–0.14 of an ImageNet picture where the full ones take 0.14–1.
+SMALL_AREA = 5 / 14
 
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """What a view is: `weak` is crop and flip, `strong` adds jitter, grey and blur."""
+    """What a view is: `weak` is crop and flip, `strong` adds jitter, grey and blur to it, and
+    `stronger` RandAugment, as CLSA has it."""
 
     kind: str
     size: int
     crop_min: float = 0.2
+    crop_max: float = 1.0
     strength: float = 0.8
     """Colour distortion: brightness, contrast, saturation 0.8·s and hue 0.2·s, as in SimCLR."""
     jitter_share: float = 0.8
     grey_share: float = 0.2
     blur_share: float = 0.5
+    num_ops: int = 5
+    """Operations of a stronger view; CLSA's RandAugment is 5 at magnitude 10."""
+    magnitude: int = 10
+
+
+def small_view(spec: ViewSpec) -> ViewSpec:
+    """The same view, small and of a small part of the picture: SwAV's multi-crop."""
+    size = round(SMALL_SIDE * spec.size)
+    if size < SMALL_LEAST:
+        least = math.ceil((SMALL_LEAST - 0.5) / SMALL_SIDE)
+        raise ValueError(
+            f"a small view needs a full one of at least {least} pixels, got {spec.size}"
+        )
+    return replace(spec, size=size, crop_min=SMALL_AREA * spec.crop_min, crop_max=spec.crop_min)
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,8 @@ class ViewDraw:
     order: Tensor  # (N, 4) a permutation of 0 brightness, 1 contrast, 2 saturation, 3 hue
     grey: Tensor  # (N,) bool
     sigma: Tensor  # (N,) blur width in pixels; 0 = not blurred
+    ops: Tensor  # (N, num_ops) places in RandAugment's OPS, in the order they are taken
+    backwards: Tensor  # (N, num_ops) bool: the operation goes the other way
 
     def __getitem__(self, part: slice | Tensor) -> "ViewDraw":
         return ViewDraw(*(getattr(self, f.name)[part] for f in fields(self)))
@@ -57,14 +82,14 @@ def draw_view(spec: ViewSpec, count: int, generator: torch.Generator) -> ViewDra
     """Draw the parameters of `count` views; the numbers drawn do not depend on the spec's values.
 
     That is what pairs arms: two runs that differ in `strength` see the same crops, and the larger
-    distortion is the smaller one scaled.
+    distortion is the smaller one scaled. Only a stronger view draws more, after all the others.
     """
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(count, *shape, generator=generator)
 
     crop = uniform(CROP_TRIES, 2)
-    area = spec.crop_min + (1 - spec.crop_min) * crop[..., 0]
+    area = spec.crop_min + (spec.crop_max - spec.crop_min) * crop[..., 0]
     low, high = (math.log(r) for r in CROP_RATIO)
     log_ratio = low + (high - low) * crop[..., 1]
     place, flip, jitter = uniform(2), uniform() < 0.5, uniform() < spec.jitter_share
@@ -75,9 +100,11 @@ def draw_view(spec: ViewSpec, count: int, generator: torch.Generator) -> ViewDra
     order = uniform(4).argsort(dim=1)
     grey, blur = uniform() < spec.grey_share, uniform() < spec.blur_share
     sigma = (BLUR_SIGMA[0] + (BLUR_SIGMA[1] - BLUR_SIGMA[0]) * uniform()) * blur
-    return ViewDraw(
-        torch.stack((area, log_ratio), dim=-1), place, flip, jitter, factor, hue, order, grey, sigma
-    )
+    num_ops = spec.num_ops if spec.kind == "stronger" else 0
+    ops = torch.randint(len(OPS), (count, num_ops), generator=generator)
+    backwards = uniform(num_ops) < 0.5
+    boxes = torch.stack((area, log_ratio), dim=-1)
+    return ViewDraw(boxes, place, flip, jitter, factor, hue, order, grey, sigma, ops, backwards)
 
 
 def crop_boxes(crop: Tensor, place: Tensor, height: int, width: int) -> Tensor:
@@ -146,39 +173,6 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     wide = torch.bmm(images.reshape(n, c * h, w), columns.mT).view(n, c, h, size_w)
     lines = wide.transpose(1, 2).reshape(n, h, c * size_w)
     return torch.bmm(rows, lines).view(n, size_h, c, size_w).transpose(1, 2).contiguous()
-
-
-def grey_of(images: Tensor) -> Tensor:
-    """Luma (N, 1, H, W)."""
-    red, green, blue = images.unbind(dim=1)
-    return (GREY[0] * red).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2]).unsqueeze(1)
-
-
-def shift_hue_(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of RGB images in [0, 1] by `turns` (N,), in HSV space, in place."""
-    red, green, blue = images.unbind(dim=1)
-    high = torch.maximum(torch.maximum(red, green), blue)
-    chroma = high - torch.minimum(torch.minimum(red, green), blue)
-    per_chroma = torch.where(chroma == 0, 1.0, chroma).reciprocal_()
-    # Hue in sixths of a turn, by which channel is the highest; ties as in torchvision.
-    hue = torch.where(
-        high == red,
-        (green - blue).mul_(per_chroma),
-        torch.where(
-            high == green,
-            (blue - red).mul_(per_chroma).add_(2),
-            (red - green).mul_(per_chroma).add_(4),
-        ),
-    )
-    hue.add_(6 * turns.view(-1, 1, 1))
-    # HSV → RGB: a channel falls from high by chroma, the more the further its own hue is away:
-    # high − chroma·clamp(2 − |x|, 0, 1), with x = hue + n − 2 wrapped into [−3, 3].
-    for channel, n in zip((red, green, blue), (5, 3, 1), strict=True):
-        x = hue + (n - 2)
-        x.sub_((x / 6).round_(), alpha=6).abs_()
-        fall = x.neg_().add_(2).clamp_(0, 1)
-        torch.addcmul(high, chroma, fall, value=-1, out=channel)
-    return images
 
 
 def distort(images: Tensor, draw: ViewDraw) -> Tensor:
@@ -252,6 +246,8 @@ def finish_view(
     """Colour and normalise views that are cropped already; may overwrite them."""
     if spec.kind == "strong":
         images = colour_views(images, draw)
+    elif spec.kind == "stronger":
+        images = rand_augment_(images, draw.ops, draw.backwards, spec.magnitude)
     return normalise_(images, mean, std)
 
 

@@ -133,6 +133,7 @@ class Folder:
 
     def __init__(self, path: Path, address: str | None) -> None:
         self.path, self.address = path, address
+        self._pushed: dict[str, int] = {}  # file → when it was last changed
 
     def pull(self) -> None:
         """Fetch what an earlier worker left."""
@@ -151,8 +152,12 @@ class Folder:
             store, place = fs.FileSystem.from_uri(self.address)
             store.create_dir(place)
             sys.stdout.flush()
-            local = fs.LocalFileSystem()
-            fs.copy_files(str(self.path), place, local, destination_filesystem=store)
+            # The checkpoint first: the rest of a run without one is taken for another's.
+            for path in sorted(self.path.iterdir(), key=lambda path: path.name != CHECKPOINT):
+                changed = path.stat().st_mtime_ns
+                if self._pushed.get(path.name) != changed:
+                    fs.copy_files(str(path), f"{place}/{path.name}", fs.LocalFileSystem(), store)
+                    self._pushed[path.name] = changed
 
 
 @contextlib.contextmanager

@@ -239,13 +239,12 @@ class Driver:
     # ------------------------------------------------------------ rows and tasks
 
     def _row(self, task: Task) -> RunRow:
-        row = self.rows.get(task.run_id) or planned_row(task, self.spec)
-        sweeps = row.sweeps if self.spec.name in row.sweeps else (*row.sweeps, self.spec.name)
+        row = self.rows.get(task.run_id)
+        row = claimed(row, task, self.spec.name) if row else planned_row(task, self.spec)
         return replace(
             row,
-            sweeps=sweeps,
             workers=self.spec.resources.workers,
-            log=f"{self.ledger.work(task.run_id)}/log.txt",
+            log=self.ledger.log(task.run_id),
             stopped_because=None,
             **self.facts,
         )
@@ -284,8 +283,8 @@ class Driver:
             self._to_delete.append(run_id)
 
     def _tail(self, row: RunRow) -> list[str]:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return Path(row.log or "").read_text(errors="replace").splitlines()[-TAIL:]
+        with contextlib.suppress(OSError):
+            return (self.ledger.log_text(row.run_id) or "").splitlines()[-TAIL:]
         return []
 
 
@@ -304,12 +303,22 @@ def claims(agenda: Agenda, rows: Mapping[str, RunRow]) -> Iterator[RunRow]:
         row = rows.get(task.run_id)
         if row is None:
             yield planned_row(task, agenda.spec)
-        elif name not in row.sweeps:
-            yield replace(row, sweeps=(*row.sweeps, name))
+        elif (now := claimed(row, task, name)) != row:
+            yield now
     own = agenda.own()
     for row in list(rows.values()):
         if name in row.sweeps and row.run_id not in own:
             yield replace(row, sweeps=tuple(other for other in row.sweeps if other != name))
+
+
+def claimed(row: RunRow, task: Task, sweep: str) -> RunRow:
+    """A run's row with a sweep's name on it, and with what an older version did not note.
+
+    A run that lacks a key would stand apart from its like in a table.
+    """
+    lacking = {k: v for k, v in config_values(task.config).items() if k not in row.config}
+    sweeps = row.sweeps if sweep in row.sweeps else (*row.sweeps, sweep)
+    return replace(row, sweeps=sweeps, config={**row.config, **lacking}, **method_cost(task))
 
 
 def planned_row(task: Task, spec: SweepSpec) -> RunRow:
@@ -322,7 +331,14 @@ def planned_row(task: Task, spec: SweepSpec) -> RunRow:
         scale=spec.scale,
         idle=idle_keys(task.config),
         created=time.time(),
+        **method_cost(task),
     )
+
+
+def method_cost(task: Task) -> dict[str, Any]:
+    """What a run's row says of its method's cost."""
+    cost = task.config.method.cost()
+    return {"backprops": cost.backprops, "ema": cost.ema}
 
 
 def provenance() -> dict[str, Any]:
@@ -365,6 +381,8 @@ def summed_up(row: RunRow, epochs: Sequence[Mapping[str, Any]]) -> RunRow:
     last = epochs[-1]
     train = sum(e["train_seconds"] for e in epochs)
     evaluation = sum(e["eval_seconds"] for e in epochs)
+    # An epoch may come from an older version; a run that went on counts its memory anew.
+    memory = [gb for e in epochs if (gb := e.get("peak_memory_gb")) is not None]
     return replace(
         row,
         epochs=len(epochs),
@@ -375,5 +393,6 @@ def summed_up(row: RunRow, epochs: Sequence[Mapping[str, Any]]) -> RunRow:
         train_seconds=train,
         eval_seconds=evaluation,
         images_per_second=sum(e["images_per_second"] for e in epochs) / len(epochs),
+        peak_memory_gb=max(memory, default=None),
         device_hours=(train + evaluation) / 3600 * row.workers,
     )

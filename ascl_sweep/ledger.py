@@ -34,7 +34,7 @@ __all__ = ["STATES", "Driver", "Ledger", "LedgerBusy", "RunRow", "SweepRow", "Wr
 
 STATES = ("planned", "running", "done", "stopped", "diverged", "failed", "lost")
 Scalar = bool | int | float | str | None
-_WORK, _STOP = "work", "stop"
+_WORK, _STOP, _LOG = "work", "stop", "log.txt"
 MANY = 2000  # values that are worth numpy's way out of Arrow, which loads pandas first
 
 
@@ -59,6 +59,7 @@ class RunRow:
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
     images_per_second: float | None = None
+    peak_memory_gb: float | None = None  # at its highest, of one device
     device_hours: float = 0.0
     workers: int = 1
     host: str | None = None
@@ -74,6 +75,8 @@ class RunRow:
     ended: float | None = None
     log: str | None = None
     idle: tuple[str, ...] = ()  # config keys that cannot change its numbers: τ' of a plain MoCo
+    backprops: int | None = None  # of its method: gradients through the encoder per image
+    ema: bool | None = None  # of its method: whether a momentum encoder goes along
 
 
 @dataclass(frozen=True)
@@ -296,6 +299,14 @@ class Ledger:
     def work(self, run_id: str) -> str:
         """Where a run's own files lie: an absolute path, or an address."""
         return self._store.place(self._work(run_id))
+
+    def log(self, run_id: str) -> str:
+        """Where a run's output is."""
+        return self._store.place(f"{self._work(run_id)}/{_LOG}")
+
+    def log_text(self, run_id: str) -> str | None:
+        """A run's output; None if there is none."""
+        return self._store.text(f"{self._work(run_id)}/{_LOG}")
 
     def _work(self, run_id: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", run_id):

@@ -1,7 +1,8 @@
 """One driver at a time may write to a store.
 
 On this machine the kernel keeps the lock and drops it when the driver dies, however it dies. Far
-away there is no kernel to ask: there it is a lease, which its holder renews while it lives.
+away there is no kernel to ask: there it is a lease, which its holder renews while it lives. Of one
+that died on this machine we know; of one elsewhere the lease has to go stale.
 """
 
 import fcntl
@@ -171,12 +172,13 @@ class _Lease:
     def _write(self) -> None:
         self._beaten = time.time()
         lease = vars(self._driver) | {"beat": self._beaten, "token": self._token}
+        lease |= {"machine": _machine()}
         self._store.write(LOCK, json.dumps(lease).encode())
 
     def _check(self) -> None:
         lease = _lease(self._store)
-        if lease is None or lease[2] != self._token:
-            driver = lease[0] if lease else Driver("an unknown host", 0, time.time())
+        if lease is None or lease.token != self._token:
+            driver = lease.driver if lease else Driver("an unknown host", 0, time.time())
             raise LedgerBusy(self._store.address, driver)
 
     def beat(self) -> None:
@@ -191,16 +193,53 @@ class _Lease:
             self._store.delete(LOCK)
 
 
-def _lease(store: Store) -> tuple[Driver, float, str] | None:
-    """Who wrote the lease, when it was renewed, and its token; None if there is none."""
-    try:
-        found = json.loads(store.text(LOCK) or "null")
-        driver = Driver(str(found["host"]), int(found["pid"]), float(found["since"]))
-        return driver, float(found["beat"]), str(found["token"])
-    except (ValueError, TypeError, KeyError):
-        return None
+@dataclass(frozen=True)
+class _Written:
+    """What a lease says."""
+
+    driver: Driver
+    beat: float
+    token: str
+    machine: str | None
+
+
+def _lease(store: Store) -> _Written | None:
+    """What the lease says; None if there is none."""
+    for _ in range(2):  # of one that is renewed meanwhile a part may be read
+        if (text := store.text(LOCK)) is None:
+            return None
+        with suppress(ValueError, TypeError, KeyError):
+            found = json.loads(text)
+            driver = Driver(str(found["host"]), int(found["pid"]), float(found["since"]))
+            machine = found.get("machine")
+            return _Written(driver, float(found["beat"]), str(found["token"]), machine)
+    return None
 
 
 def _lease_holder(store: Store) -> Driver | None:
     lease = _lease(store)
-    return lease[0] if lease and time.time() - lease[1] < STALE_SECONDS else None
+    if lease is None or time.time() - lease.beat >= STALE_SECONDS or _died_here(lease):
+        return None
+    return lease.driver
+
+
+def _died_here(lease: _Written) -> bool:
+    """Whether its holder ran on this machine and does so no more."""
+    if lease.machine is None or lease.machine != _machine():
+        return False
+    try:
+        os.kill(lease.driver.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _machine() -> str | None:
+    """What tells this machine from others until it starts anew, and a container from others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None  # no such thing on this system

@@ -94,6 +94,15 @@ class Files:
         return pa.Table.from_batches([], schema)
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        try:
+            return self._parsed(name, columns)
+        except Unreadable:
+            if self._store.folder is not None:
+                raise
+        # Far away a file is fetched by the size it had: of a longer one in its place, a part.
+        return self._parsed(name, columns)
+
+    def _parsed(self, name: str, columns: Sequence[str] | None) -> pa.Table:
         place, kind = self._store.place(name), self._kind
         if not _NAME.fullmatch(name.rpartition("/")[2]):
             raise Unreadable(

@@ -19,7 +19,13 @@ from ascl_sweep.domains import one_of, the_one
 from ascl_sweep.space import Space
 
 Metric = Literal[
-    "probe_top1", "knn_top1", "confidence", "effective_neighbours", "purity", "neighbour_top1"
+    "probe_top1",
+    "knn_top1",
+    "test_top1",
+    "confidence",
+    "effective_neighbours",
+    "purity",
+    "neighbour_top1",
 ]
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -35,6 +36,7 @@ class Store:
             return
         self.address = str(store) if str(store) == "/" else str(store).rstrip("/")
         if "://" in self.address:
+            _refuse_password(self.address)
             try:
                 self._files, self._root = pafs.FileSystem.from_uri(self.address)
             except (pa.ArrowException, ValueError) as error:
@@ -54,7 +56,10 @@ class Store:
 
     def place(self, name: str) -> str:
         """The name as anyone on any machine wants it: an absolute path or an address."""
-        return f"{self.address}/{name}" if self.folder is None else str(self.folder / name)
+        if self.folder is not None:
+            return str(self.folder / name)
+        address, mark, options = self.address.partition("?")
+        return f"{address.rstrip('/')}/{name}{mark}{options}"
 
     def files(self, folder: str) -> list[File]:
         """The files directly in a folder, in order of name; those half written are left out."""
@@ -145,6 +150,14 @@ class Store:
         for info in self._infos(folder):
             if _HALF.fullmatch(info.base_name):
                 self.delete(f"{folder}/{info.base_name}")
+
+
+def _refuse_password(address: str) -> None:
+    if urlsplit(address).password is not None:
+        raise ValueError(
+            "the store's address must hold no password, for it is printed and recorded; give it "
+            "in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://)"
+        )
 
 
 def _write_here(path: str, half: str, data: bytes | pa.Buffer) -> None:

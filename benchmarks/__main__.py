@@ -10,6 +10,7 @@ NAMES = (
     "ema",
     "views",
     "knn",
+    "kmeans",
     "ledger",
     "report",
     "step",

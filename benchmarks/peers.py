@@ -34,7 +34,7 @@ def pil_pipeline(kind: str, size: int, strength: float = 0.8) -> Callable[[Image
         [
             T.RandomResizedCrop(size, scale=(0.2, 1.0)),
             T.RandomHorizontalFlip(),
-            *(colour if kind == "strong" else []),
+            *{"weak": [], "strong": colour, "stronger": [T.RandAugment(5, 10)]}[kind],
             T.ToTensor(),
             T.Normalize(MEAN, STD),
         ]

@@ -21,6 +21,9 @@ TINY: dict[str, Any] = {
     "runtime": {"device": "cpu"},
 }
 
+# Its ε and τ, five times as large as published, have smaller gradients: see `steady`.
+_SWAV = {"name": "swav", "num_prototypes": 12, "temperature": 0.5, "sinkhorn_epsilon": 0.25}
+
 SYSTEMS: dict[str, dict[str, Any]] = {
     "moco": {"name": "moco", "queue_size": 40},
     "hard": {"name": "moco", "queue_size": 40, "relabel": "hard", "num_neighbours": 2},
@@ -30,6 +33,25 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "byol_hard": {"name": "byol", "relabel": "hard"},
     "byol_ahcl": {"name": "byol", "relabel": "ahcl"},
     "byol_ascl": {"name": "byol", "relabel": "ascl"},
+    "supervised": {"name": "supervised"},
+    "ressl": {"name": "ressl", "queue_size": 40},
+    "ressl_ascl": {"name": "ressl", "queue_size": 40, "relabel": "ascl"},
+    "co2": {"name": "co2", "queue_size": 40},
+    "meanshift": {"name": "meanshift", "queue_size": 40},
+    "moco_symmetric": {"name": "moco", "queue_size": 40, "symmetric": True},
+    "byol_full": {"name": "byol", "symmetric": True, "momentum_rises": True},
+    "simclr": {"name": "simclr"},
+    "simclr_ascl": {"name": "simclr", "relabel": "ascl", "num_neighbours": 2},
+    "simsiam": {"name": "simsiam", "predictor_hidden": 4},
+    # τ 1 has smaller gradients: see `steady`.
+    "nnclr": {"name": "nnclr", "queue_size": 40, "predictor_hidden": 16, "temperature": 1.0},
+    "nnclr_ascl": {
+        **{"name": "nnclr", "queue_size": 40, "predictor_hidden": 16, "temperature": 1.0},
+        **{"relabel": "ascl"},
+    },
+    "clsa": {"name": "clsa", "queue_size": 40},
+    "swav": {**_SWAV},
+    "swav_full": {**_SWAV, "small_crops": 2, "queue_size": 40, "queue_from": 0.3},
 }
 """Every system of the paper's ablations."""
 
@@ -37,6 +59,16 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 def tiny(system: str = "ascl", **changes: Any) -> RunConfig:
     """A run of a few seconds of one of the `SYSTEMS`; `changes` are sections or top-level keys."""
     return RunConfig.of(merge(merge(TINY, {"method": SYSTEMS[system]}), changes))
+
+
+def steady(system: str, **changes: Any) -> RunConfig:
+    """As `tiny`, where steps are compared: rounding then stays rounding over a few of them.
+
+    Where a projector ends on batch norm over a handful of samples, it grows a hundredfold with each
+    step until it swaps nearest neighbours, unless the steps are small.
+    """
+    rate = {"lr": 0.003} if SYSTEMS[system]["name"] in ("simsiam", "nnclr") else {}
+    return tiny(system, **merge({"optim": rate}, changes))
 
 
 @pytest.fixture(params=sorted(SYSTEMS))

@@ -1,5 +1,6 @@
 """Run a function on several ranks of a real gloo process group, and get what each returns."""
 
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import torch.multiprocessing as mp
 
 def _rank(rank: int, world: int, folder: str, function: Callable[..., Any]) -> None:
     torch.set_num_threads(1)
+    # A spawned process spawns its children, each loading PyTorch anew; Ray's workers do not.
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # stay on this machine
     dist.init_process_group(

@@ -68,11 +68,11 @@ def wait_until(true: Callable[[], bool], log: Path | None = None, seconds: float
         time.sleep(0.05)
 
 
-def epochs_recorded(store: Path) -> int:
+def epochs_recorded(store: Path | str) -> int:
     return sum(map(len, Ledger(store).epochs().values()))
 
 
-def numbers(store: Path) -> dict[str, list[tuple[Any, ...]]]:
+def numbers(store: Path | str) -> dict[str, list[tuple[Any, ...]]]:
     """Each run's epochs, without what depends on the clock."""
     return {
         run_id: [tuple(epoch[name] for name in NUMBERS) for epoch in epochs]
@@ -80,7 +80,7 @@ def numbers(store: Path) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-def states(store: Path) -> list[str]:
+def states(store: Path | str) -> list[str]:
     return sorted(row.state for row in Ledger(store).runs().values())
 
 

@@ -10,7 +10,7 @@ A method's module has
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,18 @@ class Output:
     loss: Tensor  # scalar, the mean over this rank's samples
     remember: tuple[Tensor, ...] = ()  # what `after_backward` needs of this step
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # scalars of this rank's share
+
+
+def mean_of(passes: Sequence[Output]) -> Output:
+    """Several passes over a batch as one: mean loss and diagnostics; the first is remembered."""
+    return Output(
+        torch.stack([output.loss for output in passes]).mean(),
+        passes[0].remember,
+        {
+            name: torch.stack([output.diagnostics[name] for output in passes]).mean()
+            for name in passes[0].diagnostics
+        },
+    )
 
 
 class Method(nn.Module):

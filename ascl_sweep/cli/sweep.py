@@ -221,13 +221,18 @@ def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str
         where = f"{error.filename}: " if error.filename else ""
         fail(
             f"{where}{error.strerror or error}; what was not recorded is recovered from the runs' "
-            f"own checkpoints. Make room, then go on with:\n  {shlex.join(again)}",
+            f"own checkpoints; {_way_out(ledger)}, then go on with:\n  {shlex.join(again)}",
             NO_RESOURCES,
         )
     except KeyboardInterrupt:
         return End.INTERRUPTED
     finally:
         display.close()
+
+
+def _way_out(ledger: "Ledger") -> str:
+    """What to do about a store that cannot be written."""
+    return "see that the store answers" if "://" in ledger.address else "make room on the disk"
 
 
 def _finish(end: "End", ledger: "Ledger", names: list[str], again: str) -> NoReturn:
@@ -256,7 +261,7 @@ def _finish(end: "End", ledger: "Ledger", names: list[str], again: str) -> NoRet
             talk.print(f"the budget is used up; {go_on}")
             raise typer.Exit(BUDGET)
         case End.NO_DISK:
-            talk.print(f"make room on the disk, then {go_on}")
+            talk.print(f"{_way_out(ledger)}, then {go_on}")
             raise typer.Exit(NO_RESOURCES)
         case End.STOPPED:
             talk.print(f"stopped as asked; {go_on}")

@@ -133,6 +133,8 @@ def _epoch_line(metrics: "EpochMetrics", epochs: int) -> str:
         f"loss {metrics.loss:.4f}",
         f"kNN {_percent(metrics.knn_top1)}",
     ]
+    if metrics.test_top1 is not None:
+        parts.append(f"classifier {_percent(metrics.test_top1)}")
     if metrics.confidence is not None:
         parts.append(f"confidence {metrics.confidence:.3f}")
     if metrics.purity is not None:
@@ -144,6 +146,8 @@ def _epoch_line(metrics: "EpochMetrics", epochs: int) -> str:
 def _summary(run: "Run") -> str:
     last = run.history[-1]
     parts = [f"kNN {_percent(last.knn_top1)}"]
+    if last.test_top1 is not None:
+        parts.append(f"its own classifier {_percent(last.test_top1)}")
     if last.probe_top1 is not None:
         best = _percent(last.probe_best_top1)
         parts.append(f"linear probe {_percent(last.probe_top1)} (best epoch {best})")

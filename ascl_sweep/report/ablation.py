@@ -36,6 +36,7 @@ METRICS = {
     for metric in (
         Metric("knn_top1", "online kNN top-1", "knn_last_top1", "knn_best_top1"),
         Metric("probe_top1", "linear-probe top-1", "probe_top1", "probe_best_top1"),
+        Metric("test_top1", "test top-1 of its own classifier"),
         Metric("purity", "label purity"),
         Metric("neighbour_top1", "nearest neighbours of the same class"),
         Metric("confidence", "confidence c", percent=False),
@@ -43,6 +44,13 @@ METRICS = {
         Metric("spread", "feature spread", percent=False),
         Metric("loss", "training loss", percent=False, higher_is_better=False),
         Metric("images_per_second", "images/s", "images_per_second", percent=False),
+        Metric(
+            "peak_memory_gb",
+            "peak memory in GB",
+            "peak_memory_gb",
+            percent=False,
+            higher_is_better=False,
+        ),
     )
 }
 
@@ -76,6 +84,18 @@ class PaperValue:
 
 
 @dataclass(frozen=True)
+class StepCost:
+    """What a step of an arm takes; None where the ledger does not say."""
+
+    backprops: int | None
+    ema: bool | None
+    step_ms: float | None
+    """Milliseconds, mean over complete runs."""
+    memory_gb: float | None
+    """The largest peak of its runs."""
+
+
+@dataclass(frozen=True)
 class Arm:
     """One configuration with all its seeds."""
 
@@ -101,6 +121,8 @@ class Arm:
     is_baseline: bool = False
     comparison: Comparison | None = None
     paper: PaperValue | None = None
+    cost: StepCost | None = None
+    """Only in a table whose arms are of several methods: of one method it says nothing."""
 
     @property
     def n(self) -> int:
@@ -155,6 +177,10 @@ class AblationTable:
     like_the_paper: bool = False
     """Whether the numbers, and not only their order, can be held against the paper's."""
     orderings: tuple[Ordering, ...] = ()
+
+    @property
+    def has_costs(self) -> bool:
+        return any(arm.cost is not None for arm in self.arms)
 
 
 @dataclass(frozen=True)

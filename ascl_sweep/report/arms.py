@@ -12,10 +12,10 @@ from typing import Any
 from ascl_sweep import labels, stats
 from ascl_sweep.digest import Digest
 from ascl_sweep.ledger import RunRow, Scalar
-from ascl_sweep.report.ablation import Arm, Comparison, Metric, Options
+from ascl_sweep.report.ablation import Arm, Comparison, Metric, Options, StepCost
 
 OF_NO_ARM = ("seed", "data.root", "preset", "runtime.device")  # what identifies no configuration
-DATA = "data.name"
+DATA, METHOD = "data.name", "method.name"
 MANY = 12  # arms that a sentence names before it counts the rest
 BOOTSTRAPPED = 200  # comparisons above which their bootstraps would take seconds
 ENDED_BADLY = ("stopped", "diverged", "failed", "lost")
@@ -48,7 +48,7 @@ def arms_of(
     # A run that another sweep had planned before is older than the arms that stand before it.
     places = {run_id: place for place, run_id in enumerate(digest.order)}
     arms.sort(key=lambda arm: min(places.get(run_id, len(places)) for run_id in arm.run_ids))
-    return _labelled(arms, digest.axes)
+    return _labelled(_with_costs(arms, rows), digest.axes)
 
 
 def varied_keys(rows: Sequence[RunRow], axes: Sequence[str]) -> list[str]:
@@ -106,6 +106,30 @@ def _arm(
         epochs=sum(row.epochs for row in group.rows),
         device_hours=sum(row.device_hours for row in group.rows),
         run_ids=tuple(row.run_id for row in group.rows),
+    )
+
+
+def _with_costs(arms: list[Arm], rows: Sequence[RunRow]) -> list[Arm]:
+    """What a step of each arm takes, where they are of several methods."""
+    if len({arm.config.get(METHOD) for arm in arms}) < 2:
+        return arms
+    by_id = {row.run_id: row for row in rows}
+    return [replace(arm, cost=_cost([by_id[i] for i in arm.run_ids])) for arm in arms]
+
+
+def _cost(rows: Sequence[RunRow]) -> StepCost:
+    times = [
+        1000 * float(row.config["batch_size"] or 0) / row.images_per_second
+        for row in rows
+        if row.state == "done" and row.images_per_second and "batch_size" in row.config
+    ]
+    memory = [row.peak_memory_gb for row in rows if row.peak_memory_gb is not None]
+    return StepCost(
+        # Alike in all of them; an older version's rows have none.
+        backprops=next((r.backprops for r in rows if r.backprops is not None), None),
+        ema=next((r.ema for r in rows if r.ema is not None), None),
+        step_ms=sum(times) / len(times) if times else None,
+        memory_gb=max(memory, default=None),
     )
 
 

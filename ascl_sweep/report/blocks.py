@@ -93,6 +93,13 @@ def digits_of(metric: Metric, means: Sequence[float]) -> int:
     return max(0, SIGNIFICANT - 1 - math.floor(math.log10(largest)))
 
 
+def significant(value: float | None, digits: int = 3) -> str:
+    """A quantity above zero with so many digits, and all of those before the point."""
+    if value is None or value <= 0:
+        return NONE
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(value)))}f}"
+
+
 def interval(low: float | None, high: float | None, digits: int) -> str:
     if low is None or high is None:
         return NONE

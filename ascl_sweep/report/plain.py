@@ -80,6 +80,7 @@ def _arm(arm: Arm) -> Plain:
         "states": dict(arm.states),
         "marks": list(arm.marks),
         "run_ids": list(arm.run_ids),
+        **({} if arm.cost is None else {"cost": asdict(arm.cost)}),
     }
 
 
@@ -136,15 +137,23 @@ COLUMNS = (
     *("device_hours", "epochs", "stopped", "diverged", "failed", "lost"),
     *("paper", "difference", "paper_inside", "notes"),
 )
+COST_COLUMNS = ("backprops", "ema", "step_ms", "memory_gb")
+
+
+def columns_of(report: Report) -> tuple[str, ...]:
+    """The columns of the long table; what steps cost only where a table compares methods."""
+    costs = any(sweep.table and sweep.table.has_costs for sweep in report.sweeps)
+    return (*COLUMNS, *COST_COLUMNS) if costs else COLUMNS
 
 
 def long_rows(report: Report) -> Iterator[Plain]:
     """A row for each arm, in plain columns; what an arm does not have is None."""
+    columns = columns_of(report)
     for sweep in report.sweeps:
         for arm in sweep.table.arms if sweep.table else ():
             assert sweep.table is not None
-            row = dict.fromkeys(COLUMNS) | _long_row(arm, sweep.table)
-            assert len(row) == len(COLUMNS)
+            row = dict.fromkeys(columns) | _long_row(arm, sweep.table)
+            assert len(row) == len(columns)
             yield row
 
 
@@ -178,4 +187,5 @@ def _long_row(arm: Arm, table: AblationTable) -> Plain:
         "difference": arm.paper and arm.paper.difference,
         "paper_inside": arm.paper and arm.paper.inside,
         "notes": " | ".join(table.notes[mark] for mark in arm.marks),
+        **({} if arm.cost is None else asdict(arm.cost)),
     }

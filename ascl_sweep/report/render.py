@@ -16,7 +16,7 @@ from typing import Any
 from ascl_sweep.report import origin
 from ascl_sweep.report.blocks import Cell, Section, Sheet
 from ascl_sweep.report.document import document_of, opening
-from ascl_sweep.report.plain import COLUMNS, long_rows, plain
+from ascl_sweep.report.plain import columns_of, long_rows, plain
 from ascl_sweep.report.report import Report
 from ascl_sweep.report.tex import latex_body, latex_sheet
 
@@ -119,7 +119,7 @@ def csv(report: Report) -> str:
     """The long table of every sweep, a row for each arm; below a line that starts with #."""
     rows = list(long_rows(report))
     out = io.StringIO()
-    writer = csv_module.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv_module.DictWriter(out, columns_of(report), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     body = out.getvalue()

@@ -4,7 +4,23 @@ from collections.abc import Iterable, Iterator
 
 from ascl_sweep.ledger import STATES
 from ascl_sweep.report.ablation import AblationTable, Arm
-from ascl_sweep.report.blocks import NONE, Cell, Sheet, digits_of, interval, probability, signed
+from ascl_sweep.report.blocks import (
+    NONE,
+    Cell,
+    Sheet,
+    digits_of,
+    interval,
+    probability,
+    signed,
+    significant,
+)
+
+METHOD_COSTS = ("BackProp", "EMA")
+COSTS = (*METHOD_COSTS, "ms/step", "memory")
+ABOUT_COSTS = (
+    "ms/step: mean over complete runs; memory: GB of one device, or on a CPU of one process, at "
+    "its highest in any run"
+)
 
 
 def sheets_of(table: AblationTable) -> Iterator[Sheet]:
@@ -20,9 +36,10 @@ def sheets_of(table: AblationTable) -> Iterator[Sheet]:
 def means_sheet(table: AblationTable) -> Sheet:
     """The compact shape: a mean for each place of the grid."""
     grid, digits = table.grid, _digits(table)
+    costs = METHOD_COSTS if table.has_costs else ()
     rows = []
     for i, row in enumerate(grid.rows):
-        cells = [Cell(row)]
+        cells = [Cell(row), *_row_costs(table, i)]
         for j in range(len(grid.columns)):
             arm = table.arms[grid.places[i, j]] if (i, j) in grid.places else None
             cells.append(
@@ -34,8 +51,8 @@ def means_sheet(table: AblationTable) -> Sheet:
     return Sheet(
         name=f"{table.sweep}-means",
         title=f"{table.sweep}: {table.metric.label}",
-        header=(grid.corner, *grid.columns),
-        align="l" + "r" * len(grid.columns),
+        header=(grid.corner, *costs, *grid.columns),
+        align="l" + "l" * len(costs) + "r" * len(grid.columns),
         rows=tuple(rows),
         caption=table.caption,
         notes=_notes(table, (mark for arm in table.arms for mark in arm.marks)),
@@ -56,6 +73,7 @@ def arms_sheet(table: AblationTable) -> Sheet:
         "wins": "r",
         "p": "r",
         "verdict": "l",
+        **(dict(zip(COSTS, "llrr", strict=True)) if table.has_costs else {}),
         "device-hours": "r",
         "epochs": "r",
         "stopped, diverged, failed": "l",
@@ -70,6 +88,7 @@ def arms_sheet(table: AblationTable) -> Sheet:
             "epochs": Cell(str(arm.epochs)),
             "stopped, diverged, failed": Cell(_states(arm)),
             **_comparison(arm, digits),
+            **_costs(arm),
         }
         name = Cell(arm.label, marks=arm.marks)
         rows.append((name, *(own.get(column, Cell(NONE)) for column in list(columns)[1:])))
@@ -82,6 +101,7 @@ def arms_sheet(table: AblationTable) -> Sheet:
         caption=(
             "seeds: complete/planned; wins: seeds on which the arm beats its baseline; "
             "device-hours and epochs: of all its runs",
+            *([ABOUT_COSTS] if table.has_costs else []),
         ),
         notes=_notes(table, (mark for arm in table.arms for mark in arm.marks)),
     )
@@ -102,6 +122,27 @@ def _comparison(arm: Arm, digits: int) -> dict[str, Cell]:
         "p": Cell(probability(found.corrected_p)),
         "verdict": Cell(found.verdict or NONE),
     }
+
+
+def _costs(arm: Arm) -> dict[str, Cell]:
+    cost = arm.cost
+    if cost is None:
+        return {}
+    return {
+        "BackProp": Cell(NONE if cost.backprops is None else f"{cost.backprops}x"),
+        "EMA": Cell({True: "Yes", False: "No", None: NONE}[cost.ema]),
+        "ms/step": Cell(significant(cost.step_ms)),
+        "memory": Cell(significant(cost.memory_gb)),
+    }
+
+
+def _row_costs(table: AblationTable, row: int) -> Iterator[Cell]:
+    """What the methods in a row of the grid take; more than one value if they differ."""
+    if table.has_costs:
+        places = sorted(place for place in table.grid.places if place[0] == row)
+        found = [_costs(table.arms[table.grid.places[place]]) for place in places]
+        for name in METHOD_COSTS:
+            yield Cell(", ".join(dict.fromkeys(costs[name].text for costs in found)))
 
 
 def _states(arm: Arm) -> str:

@@ -240,6 +240,11 @@ def _caption(
         f"{which} of {_all('epochs', done)}; batch {_all('batch_size', done)}, "
         f"{_all('runtime.precision', done)}"
     )
+    if any(arm.cost for arm in arms):
+        yield (
+            "BackProp: gradients through the encoder per image; EMA: whether a momentum encoder "
+            "goes along"
+        )
     if any(arm.comparison for arm in arms):
         yield "; ".join(_about_comparisons(arms, metric, options, baseline))
     facts = {

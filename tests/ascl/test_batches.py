@@ -9,7 +9,7 @@ from torchvision.transforms import functional as TF
 
 from ascl.batches import Pixels, plain_batches, training_batches
 from ascl.datasets import DATASETS, DataError, ImageFiles, Images
-from ascl.views import ViewSpec
+from ascl.views import ViewSpec, small_view
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def views(
 ) -> list[torch.Tensor]:
     steps = torch.arange(12).view(3, 4)
     generators = [torch.Generator().manual_seed(i) for i in range(len(kinds))]
-    specs = [ViewSpec(kind, 32) for kind in kinds]
+    specs = [small_view(ViewSpec("strong", 32)) if k == "small" else ViewSpec(k, 32) for k in kinds]
     batches = list(training_batches(images, list(steps), specs, generators, pixels()))
     assert torch.cat([y for _, y in batches]).equal(torch.arange(12) % 3)
     return [torch.cat(parts) for parts in zip(*(x for x, _ in batches), strict=True)]
@@ -55,10 +55,25 @@ def test_pictures_on_disk_give_the_views_of_pictures_in_memory(
         assert (memory - disk).abs().max() < 0.4
 
 
+def test_stronger_and_small_views_come_from_disk_as_from_memory(
+    both: tuple[Images, ImageFiles],
+) -> None:
+    kinds = ("stronger", "small")
+    (stronger, small), (from_disk, small_from_disk) = views(both[0], kinds), views(both[1], kinds)
+    assert stronger.shape == from_disk.shape == (12, 3, 32, 32)
+    assert small.shape == small_from_disk.shape == (12, 3, 14, 14)
+    assert (small - small_from_disk).abs().mean() < 0.02
+    # A level of 255 may put a pixel across the threshold of an operation, and few do.
+    assert ((stronger - from_disk).abs() > 0.2).float().mean() < 0.05
+
+
 def test_a_view_does_not_depend_on_how_many_others_there_are(
     both: tuple[Images, ImageFiles],
 ) -> None:
     assert views(both[0], ("strong",))[0].equal(views(both[0], ("strong", "weak"))[0])
+    assert views(both[0], ("weak", "strong"))[1].equal(
+        views(both[0], ("stronger", "strong", "small"))[1]
+    )
 
 
 def test_plain_pictures_are_whole_normalised_and_in_order() -> None:

@@ -244,6 +244,7 @@ def test_identity_is_stable_over_versions_of_this_program() -> None:
 @pytest.mark.parametrize(
     "change",
     ["data.root=/elsewhere", "runtime.device=cpu", "optim.lr=0.06", "optim.lr_scaling=none"]
+    + ["optim.name=sgd", "method.symmetric=false"]  # younger than many a ledger
     + ["method.num_neighbours=5", "method.target_temperature=0.5"],  # MoCo has no neighbours
 )
 def test_what_changes_no_number_changes_no_identity(change: str) -> None:
@@ -255,11 +256,20 @@ def test_what_changes_no_number_changes_no_identity(change: str) -> None:
     "change",
     ["seed=1", "epochs=100", "batch_size=512", "optim.lr=0.03", "method.target_temperature=0.1"]
     + ["data.name=cifar100", "data.holdout=0.1", "augment.key=strong", "encoder.width=16"]
-    + ["eval.knn_k=20", "runtime.precision=bf16", "method.relabel=ahcl", "preset=code"],
+    + ["eval.knn_k=20", "runtime.precision=bf16", "method.relabel=ahcl", "preset=code"]
+    + ["optim.name=lars", "method.symmetric=true"],
 )
 def test_what_can_change_a_number_changes_the_identity(change: str) -> None:
     config = RunConfig.of({"method": {"relabel": "ascl"}})
     assert with_overrides(config, [change]).identity() != config.identity()
+
+
+def test_what_full_byol_has_changes_the_identity_and_what_it_has_not_does_not() -> None:
+    plain = RunConfig.of({"method": {"name": "byol"}})
+    assert plain.identity() == "55826a0d7335", "as before there was a choice"
+    for change in ("method.symmetric", "method.momentum_rises"):
+        assert with_overrides(plain, [f"{change}=false"]).identity() == plain.identity()
+        assert with_overrides(plain, [f"{change}=true"]).identity() != plain.identity()
 
 
 def test_two_ways_of_saying_a_run_are_one_run() -> None:

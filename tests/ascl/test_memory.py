@@ -1,10 +1,14 @@
 """Laws of the process's memory."""
 
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from ascl.memory import peak_gb, reset_peak
 
 TOUCHED_AGAIN = """
 import resource, torch
@@ -30,3 +34,45 @@ def pages_fetched_anew(*, keep: bool) -> int:
 def test_what_is_freed_is_not_fetched_from_the_system_again() -> None:
     # Pages may be of 4 kB or of 2 MB.
     assert pages_fetched_anew(keep=True) < pages_fetched_anew(keep=False) / 4
+
+
+PEAKS = """
+import torch
+from ascl.memory import keep_freed, peak_gb, reset_peak
+keep_freed()
+cpu = torch.device("cpu")
+torch.ones(100_000_000)  # 0.4 GB of an earlier run, freed and kept
+reset_peak(cpu)
+start = peak_gb(cpu)
+torch.ones(50_000_000)
+print(start, peak_gb(cpu))
+"""
+
+
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="the system resets no peak"
+)
+def test_the_peak_is_of_what_came_after_the_reset() -> None:
+    done = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True)
+    start, peak = map(float, done.stdout.split())
+    assert 0 < start < peak
+    assert 0.19 < peak - start < 0.3, "0.2 GB, and not the 0.4 before"
+
+
+def test_where_no_peak_can_be_reset_it_is_that_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    known = peak_gb(cpu)
+
+    def no_such_file(*args: object, **kwargs: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("pathlib.Path.read_text", no_such_file)
+    monkeypatch.setattr("pathlib.Path.write_text", no_such_file)
+    reset_peak(cpu)
+    assert known is not None and (peak_gb(cpu) or 0) >= 0.9 * known
+
+
+def test_of_a_device_whose_memory_is_not_known_nothing_is_said() -> None:
+    assert peak_gb(torch.device("meta")) is None

@@ -1,9 +1,18 @@
-"""The learning rate's course."""
+"""The learning rate's course, and LARS."""
+
+import math
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from ascl.checkpoint import restore, save
 from ascl.config import OptimConfig
-from ascl.optim import rate_at
+from ascl.optim import LARS, make_optimiser, rate_at
+from ascl.train import build, train
+from tests.conftest import tiny
 
 
 def test_cosine_starts_at_the_peak_and_ends_at_zero() -> None:
@@ -27,3 +36,129 @@ def test_the_rate_never_rises_after_warm_up() -> None:
 def test_linear_scaling_is_by_256() -> None:
     assert OptimConfig(lr=0.06).peak(64) == pytest.approx(0.015)
     assert OptimConfig(lr=0.06, lr_scaling="none").peak(64) == 0.06
+
+
+# -- LARS
+
+
+def lars(*params: Tensor, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> LARS:
+    return LARS([{"params": list(params)}], lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def one_step(weight: Any, gradient: Any, **settings: float) -> Tensor:
+    p = nn.Parameter(torch.tensor(weight))
+    p.grad = torch.tensor(gradient)
+    lars(p, **settings).step()
+    return p.detach()
+
+
+def test_a_step_of_lars_by_hand() -> None:
+    # ‖w‖ = 5, ‖g‖ = 2: the step is 0.001·5/2 of the gradient, times the rate.
+    moved = one_step([[3.0, 4.0]], [[0.0, 2.0]], lr=10.0)
+    torch.testing.assert_close(moved, torch.tensor([[3.0, 4.0 - 10 * 0.001 * 5 / 2 * 2]]))
+
+
+def norm(values: list[float]) -> float:
+    return math.sqrt(sum(x * x for x in values))
+
+
+def test_three_steps_of_lars_are_the_formula_as_loops() -> None:
+    g = torch.Generator().manual_seed(0)
+    shapes = [(3, 4), (2, 3, 2, 2), (5,), (1,)]
+    lr, momentum, decay = 0.5, 0.9, 0.1
+    params = [nn.Parameter(torch.randn(s, generator=g, dtype=torch.float64)) for s in shapes]
+    plain = [p.detach().flatten().tolist() for p in params]
+    buffers = [[0.0] * len(w) for w in plain]
+    optimiser = lars(*params, lr=lr, momentum=momentum, weight_decay=decay)
+    for _ in range(3):
+        for i, p in enumerate(params):
+            p.grad = torch.randn(p.shape, generator=g, dtype=torch.float64)
+            update, w = p.grad.flatten().tolist(), plain[i]
+            if p.ndim > 1:
+                update = [d + decay * x for d, x in zip(update, w, strict=True)]
+                ratio = 0.001 * norm(w) / norm(update)
+                update = [ratio * d for d in update]
+            buffers[i] = [momentum * v + d for v, d in zip(buffers[i], update, strict=True)]
+            plain[i] = [x - lr * v for x, v in zip(w, buffers[i], strict=True)]
+        optimiser.step()
+    for p, w in zip(params, plain, strict=True):
+        assert p.detach().flatten().tolist() == pytest.approx(w, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("weight", "gradient"), [([[0.0, 0.0]], [[1.0, 2.0]]), ([[1.0, 2.0]], [[0.0, 0.0]])]
+)
+def test_what_is_zero_gives_a_finite_step(weight: Any, gradient: Any, decay: float) -> None:
+    moved = one_step(weight, gradient, lr=1.0, weight_decay=decay)
+    assert moved.isfinite().all()
+    if weight == [[0.0, 0.0]]:
+        assert moved.equal(-torch.tensor(gradient)), "it can leave zero"
+
+
+def test_the_length_of_a_step_does_not_hang_on_that_of_the_gradient() -> None:
+    steps = [one_step([[3.0, 4.0]], [[0.0, size]], lr=10.0) for size in (1e-3, 1.0, 1e3)]
+    for step in steps[1:]:
+        torch.testing.assert_close(step, steps[0])
+
+
+def test_biases_and_batch_norms_are_plain_and_not_decayed() -> None:
+    moved = one_step([3.0, 4.0], [1.0, 2.0], lr=0.1, weight_decay=0.5)
+    torch.testing.assert_close(moved, torch.tensor([2.9, 3.8]))
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    still, moves = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    moves.grad = torch.ones(2, 2)
+    lars(still, moves, lr=1.0).step()
+    assert still.equal(torch.ones(2, 2)) and not moves.equal(torch.ones(2, 2))
+
+
+def test_a_step_that_the_scaler_finds_infinite_is_not_taken() -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    optimiser, scaler = lars(p, lr=1.0, momentum=0.9), torch.amp.GradScaler("cpu")
+    for factor, moves in ((math.inf, False), (1.0, True)):
+        before = p.detach().clone()
+        optimiser.zero_grad()
+        scaler.scale((p * factor).sum()).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        assert p.isfinite().all() and p.equal(before) is not moves
+
+
+def test_what_a_method_wants_at_a_fixed_rate_is_a_group_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = build(tiny("byol")).method
+    held = tuple(method.predictor.parameters())
+    monkeypatch.setattr(method, "fixed_rate", lambda: held)
+    for name in ("sgd", "lars"):
+        config = OptimConfig(name=name)  # type: ignore[arg-type]
+        optimiser = make_optimiser(method, config, scaled=False)
+        found = {group["fixed"]: group["params"] for group in optimiser.param_groups}
+        assert {id(p) for p in found[True]} == {id(p) for p in held}
+        learns = [p for p in method.parameters() if p.requires_grad]
+        assert len(found[True]) + len(found[False]) == len(learns)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_restored_run_takes_the_same_next_steps_under_lars(
+    precision: str, tmp_path: Path
+) -> None:
+    config = tiny(
+        "ascl", epochs=2, optim={"name": "lars", "lr": 3.0}, runtime={"precision": precision}
+    )
+    whole, first, second = build(config), build(config), build(config)
+    list(train(whole))
+    next(iter(train(first)))
+    save(first, tmp_path / "checkpoint.pt")
+    restore(second, tmp_path / "checkpoint.pt")
+    list(train(second))
+    assert isinstance(second.optimiser, LARS)
+    left, right = second.method.state_dict(), whole.method.state_dict()
+    assert all(left[k].equal(right[k]) for k in right)
+    mine, theirs = second.optimiser.state_dict()["state"], whole.optimiser.state_dict()["state"]
+    assert mine.keys() == theirs.keys() and theirs
+    assert all(mine[k]["momentum_buffer"].equal(theirs[k]["momentum_buffer"]) for k in theirs)
+    start = build(config).method.state_dict()
+    assert not all(right[k].equal(start[k]) for k in right), "it has learnt"

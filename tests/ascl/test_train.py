@@ -24,8 +24,10 @@ def trained(config: RunConfig) -> Run:
 
 
 def numbers(metrics: EpochMetrics) -> EpochMetrics:
-    """What must be equal: all but the times."""
-    return replace(metrics, train_seconds=0, eval_seconds=0, images_per_second=0)
+    """What must be equal: all but times and memory."""
+    return replace(
+        metrics, train_seconds=0, eval_seconds=0, images_per_second=0, peak_memory_gb=None
+    )
 
 
 def same_state(a: Run, b: Run) -> bool:
@@ -142,6 +144,12 @@ def test_the_probe_comes_after_the_last_epoch(probe: str) -> None:
     assert last.probe_top1 is not None
     assert last.probe_best_top1 is not None
     assert last.probe_best_top1 >= last.probe_top1
+
+
+def test_an_epoch_tells_the_peak_of_memory_so_far() -> None:
+    first, last = trained(tiny()).history
+    assert first.peak_memory_gb is not None and last.peak_memory_gb is not None
+    assert 0.01 < first.peak_memory_gb <= last.peak_memory_gb < 100
 
 
 def test_diagnostics_are_those_of_the_method() -> None:

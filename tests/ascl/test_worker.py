@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 import pytest
 import torch
 
 from ascl.checkpoint import CHECKPOINT
 from ascl.data import load_data
-from ascl.worker import BEST, LOG, OneWorker, messages, pack, sentence, unpack
+from ascl.worker import BEST, LOG, Folder, OneWorker, messages, pack, sentence, unpack
 from tests.conftest import tiny
 
 
@@ -131,6 +132,29 @@ def test_a_remote_store_gets_the_checkpoint_and_gives_it_back(tmp_path: Path) ->
     assert (tmp_path / "store" / "x" / CHECKPOINT).exists()
     again = list(messages(task(tmp_path, folder=address, recorded=1)))
     assert [m["metrics"]["epoch"] for m in again] == [2, 3]
+
+
+def test_what_is_pushed_begins_with_the_checkpoint_and_is_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[str] = []
+    copy = pyarrow.fs.copy_files
+
+    def watch(source: str, *rest: Any) -> None:
+        pushed.append(Path(source).name)
+        copy(source, *rest)
+
+    monkeypatch.setattr("pyarrow.fs.copy_files", watch)
+    here = tmp_path / "here"
+    here.mkdir()
+    folder = Folder(here, f"file://{tmp_path}/store/x")
+    for name in (BEST, CHECKPOINT, "config.yaml"):
+        (here / name).write_text("1")
+    folder.push()
+    assert pushed[0] == CHECKPOINT and sorted(pushed) == [BEST, CHECKPOINT, "config.yaml"]
+    os.utime(here / CHECKPOINT, (1, 1))
+    folder.push()
+    assert pushed[3:] == [CHECKPOINT]
 
 
 def test_an_error_is_one_line() -> None:

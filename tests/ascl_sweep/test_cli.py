@@ -46,6 +46,16 @@ def test_train_shows_epochs_and_writes_the_run(config: Path, tmp_path: Path) -> 
     assert again.stdout == "", "talk goes to stderr"
 
 
+def test_train_shows_the_score_of_a_methods_own_classifier(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({**TINY, "method": SYSTEMS["supervised"]}))
+    done = cli("train", path, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert all(0 <= json.loads(line)["test_top1"] <= 1 for line in done.stdout.splitlines())
+    assert re.search(r"epoch 2/2 .* kNN [\d.]+% +classifier [\d.]+%", done.stderr)
+    assert re.search(r"done: kNN [\d.]+%, its own classifier [\d.]+% on holdout", done.stderr)
+
+
 def test_all_faults_of_a_file_are_shown_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("epochs: many\nmethod:\n  num_neighbors: 3\n")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascl_sweep.agenda import Agenda, idle_keys
-from ascl_sweep.driver import claims
+from ascl_sweep.driver import claims, summed_up
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.spec import spec_of
 from tests.ascl_sweep.test_agenda import BASE, GRID, SEARCH, STOP
@@ -51,6 +51,46 @@ def test_a_sweeps_name_stands_on_what_its_file_wants_now(
     assert own == set(now)
     assert all("other" in row.sweeps for row in rows.values())
     assert claimed(a_grid(now), rows) == rows, "nothing changes the second time"
+
+
+def test_a_run_is_noted_with_what_its_method_costs() -> None:
+    for changes, cost in (
+        ("{}", (1, True)),
+        ("{symmetric: true}", (2, True)),
+        ("{name: byol, symmetric: true, momentum_rises: true}", (2, True)),
+    ):
+        text = f"name: it\nbase: {{method: {changes}}}\n"
+        (row,) = claimed(text, {}).values()
+        assert (row.backprops, row.ema) == cost
+
+
+def test_a_run_of_an_older_version_gets_the_keys_that_it_lacks() -> None:
+    """Its id is the same, and without them it would be an arm of its own."""
+    now = claimed(GRID, {})
+    later = {"optim.name", "method.symmetric"}
+    old = {
+        run_id: replace(
+            row,
+            config={k: v for k, v in row.config.items() if k not in later},
+            backprops=None,
+            ema=None,
+            state="done",
+        )
+        for run_id, row in now.items()
+    }
+    assert claimed(GRID, old) == {k: replace(row, state="done") for k, row in now.items()}
+
+
+def an_epoch(**metrics: float | None) -> dict[str, float | None]:
+    times = {"train_seconds": 1.0, "eval_seconds": 1.0, "images_per_second": 10.0}
+    return {"knn_top1": 0.5, "probe_top1": None, "probe_best_top1": None, **times, **metrics}
+
+
+def test_a_runs_memory_is_at_its_highest_and_that_of_an_older_version_is_not_known() -> None:
+    row = next(iter(claimed(GRID, {}).values()))
+    peaks = [an_epoch(peak_memory_gb=gb) for gb in (1.0, 3.0, None, 2.0)]  # went on twice
+    assert summed_up(row, peaks).peak_memory_gb == 3.0
+    assert summed_up(row, [an_epoch()]).peak_memory_gb is None
 
 
 def test_finalists_of_an_earlier_call_stay_while_the_search_goes_on() -> None:

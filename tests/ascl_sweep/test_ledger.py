@@ -192,9 +192,10 @@ def test_what_two_runs_disagree_on_becomes_float_or_text(tmp_path: Path, togethe
 
 
 def test_a_field_that_an_old_file_lacks_has_its_default(tmp_path: Path) -> None:
-    put(tmp_path, a_run("a", audit=True, epochs=3, host="h"))
+    later = {"backprops": 2, "ema": True, "peak_memory_gb": 1.5}
+    put(tmp_path, a_run("a", audit=True, epochs=3, host="h", **later))
     (file,) = (tmp_path / "runs").glob("*.parquet")
-    table = pq.read_table(file).drop_columns(["audit", "epochs_done", "host", "none_keys"])
+    table = pq.read_table(file).drop_columns(["audit", "epochs_done", "host", "none_keys", *later])
     pq.write_table(table.append_column("of_a_later_version", pa.array([1])), file)
     put(tmp_path, a_run("b"))
     assert Ledger(tmp_path).runs() == {"a": a_run("a"), "b": a_run("b")}
@@ -684,6 +685,39 @@ def test_work_is_absolute_and_the_address_is_as_given(
     assert ledger.address == "results"
     assert ledger.work("a") == str(tmp_path / "results" / "work" / "a")
     assert Ledger(f"file://{tmp_path}/results").work("a") == ledger.work("a")
+
+
+def test_an_addresss_options_stay_at_its_end() -> None:
+    options = "?endpoint_override=127.0.0.1:9000&scheme=http"
+    for root in ("s3://bucket/results", "s3://bucket/results/"):
+        ledger = Ledger(root + options)
+        assert ledger.work("a") == f"s3://bucket/results/work/a{options}"
+        assert ledger.log("a") == f"s3://bucket/results/work/a/log.txt{options}"
+
+
+def test_an_address_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="must hold no password") as refused:
+        Ledger("s3://key:hush@bucket/results")
+    assert "hush" not in str(refused.value) and "AWS_SECRET_ACCESS_KEY" in str(refused.value)
+
+
+def test_a_file_that_is_replaced_while_it_is_fetched_from_afar_is_fetched_again(
+    tmp_path: Path, no_settling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Ledger(SubTreeFileSystem(str(tmp_path), LocalFileSystem()))
+    with far.writer() as writer:
+        writer.put_run(a_run("a"))
+    whole, opened = Store.open, []
+
+    def cut_at_first(store: Store, name: str) -> pa.NativeFile:
+        with whole(store, name) as file:
+            data = file.read()
+        opened.append(name)
+        return pa.BufferReader(data[:-9] if len(opened) == 1 else data)
+
+    monkeypatch.setattr(Store, "open", cut_at_first)
+    assert far.runs().keys() == {"a"} and far.problems == []
+    assert len(opened) == 2
 
 
 def test_an_address_that_nobody_knows_is_refused() -> None:

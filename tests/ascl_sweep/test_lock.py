@@ -13,6 +13,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from ascl_sweep import lock
 from ascl_sweep.ledger import Driver, Ledger, LedgerBusy, RunRow
+from ascl_sweep.store import Store
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -180,6 +181,39 @@ def test_a_lease_that_is_not_renewed_goes_stale(far: Ledger, tmp_path: Path) -> 
     age(tmp_path / ".lock", 11)
     assert far.driver() is None
     with far.writer():
+        assert far.driver() is not None
+
+
+def test_the_lease_of_a_driver_that_died_on_this_machine_is_free_at_once(
+    far: Ledger, tmp_path: Path
+) -> None:
+    path = tmp_path / ".lock"
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    dead = far.writer()  # kept, or it would give the lease back
+    dead.__enter__()
+    lease = json.loads(path.read_text()) | {"pid": gone.pid}
+    for elsewhere in (lease | {"machine": "another"}, lease | {"machine": None}):
+        path.write_text(json.dumps(elsewhere))
+        assert far.driver() is not None, "its processes are not ours to see"
+    path.write_text(json.dumps(lease))
+    assert far.driver() is None
+    with far.writer():
+        pass
+
+
+def test_a_lease_that_is_renewed_while_it_is_read_is_still_held(
+    far: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with far.writer():
+        whole, reads = Store.text, []
+
+        def cut_at_first(store: Store, name: str) -> str | None:
+            text = whole(store, name)
+            reads.append(text)
+            return text[:-1] if text and len(reads) == 1 else text
+
+        monkeypatch.setattr(Store, "text", cut_at_first)
         assert far.driver() is not None
 
 

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascl.config import RunConfig
+from ascl.methods import method_names
+from ascl_sweep import labels
 from ascl_sweep.agenda import config_values
 from ascl_sweep.paper import COMMON, TABLES, Cell, PaperTable, find, table
 from ascl_sweep.spec import load_spec
@@ -67,6 +69,14 @@ def marked(name: str, words: str) -> list[Cell]:
     paper = table(name)
     (key,) = [key for key, text in paper.footnotes.items() if words in text]
     return [cell for cell in paper.cells if key in cell.notes]
+
+
+def test_methods_are_called_as_the_paper_prints_them() -> None:
+    for name in ("small_datasets", "imagenet", "byol"):
+        for cell in table(name).cells:
+            printed = re.sub(r"\((Ours|\*)\)", "", cell.row)
+            assert labels.system(cell.where) == printed
+    assert set(method_names()) <= labels.METHODS.keys()
 
 
 def test_the_tables_have_all_their_cells() -> None:

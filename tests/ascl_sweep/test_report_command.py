@@ -277,6 +277,23 @@ def test_options_are_heeded(ask: Ask) -> None:
     assert "difference from the baseline (Hard, K = 1)" in said.stdout
 
 
+def test_the_score_of_a_methods_own_classifier_goes_from_its_epochs_to_the_report(ask: Ask) -> None:
+    supervised = arm("it", {**MOCO, "method.name": "supervised"}, [90.0] * 3)
+    moco = arm("it", MOCO, [88.0] * 3)
+    ledger = write(STORE, [sweep("it", ("method.name",))], in_order([*moco, *supervised]))
+    with ledger.writer() as writer:
+        for epoch, score in ((1, 0.5), (2, 0.94)):
+            for row in supervised:
+                writer.put_epoch(row.run_id, {"epoch": epoch, "test_top1": score})
+            for row in moco:
+                writer.put_epoch(row.run_id, {"epoch": epoch, "test_top1": None})
+    said = ask("--metric", "test_top1")
+    assert said.exit_code == 0, said.stderr
+    assert "test top-1 of its own classifier" in said.stdout
+    assert "| Supervised | 3/3 | 94.00 " in said.stdout
+    assert "| MoCo | 0/3 |" in said.stdout, "it has none"
+
+
 def test_a_csv_of_searches_says_that_it_has_none(ask: Ask) -> None:
     example(STORE)
     assert "CSV has the tables only" in ask("search", "--format", "csv").stderr

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ascl_sweep.ledger import Ledger
+from ascl_sweep.ledger import Ledger, RunRow
 from ascl_sweep.report import render
 from ascl_sweep.report.ablation import METRICS, Options
 from ascl_sweep.report.blocks import Cell, Sheet, digits_of, parts, probability, signed
 from ascl_sweep.report.document import document_of
+from ascl_sweep.report.page import page
 from ascl_sweep.report.plain import COLUMNS, long_rows, plain
 from ascl_sweep.report.report import Report, report_of
 from ascl_sweep.report.term import term
@@ -376,6 +377,91 @@ def test_a_long_name_is_folded_after_a_comma(tmp_path: Path) -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert re.search(r"(?m)^m = 0.99, lr = 0.1, .*\nweight decay = 0.001 ", text)
+
+
+# ---------------------------------------------------------------- what a step costs
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Four methods on two datasets, of which the last is an older version's."""
+
+    def rows(name: str, relabel: str, **cost: Any) -> Iterator[RunRow]:
+        for data, score in (("cifar10", 88.0), ("cifar100", 60.0)):
+            changes = {"method.name": name, RELABEL: relabel, "data.name": data}
+            yield from arm("it", changes, [score, score + 0.1], **cost)
+
+    asked = sweep(
+        "it",
+        ("method.name", RELABEL, "data.name"),
+        table=table("method.name", columns="data.name", baseline={"method.name": "moco"}),
+        seeds=(0, 1),
+    )
+    found = [
+        *rows("moco", "none", backprops=1, ema=True, images_per_second=512.0, peak_memory_gb=4.25),
+        *rows("simclr", "none", backprops=2, ema=False, images_per_second=2e5, peak_memory_gb=0.05),
+        *rows("byol", "ascl", backprops=2, ema=True),
+        *rows("ressl", "none"),
+    ]
+    return report_of(write(tmp_path_factory.mktemp("methods"), [asked], in_order(found)))
+
+
+def test_methods_have_their_costs_in_both_shapes(methods: Report) -> None:
+    means, long = list(sheets(methods))
+    assert means.header == ("method", "BackProp", "EMA", "CIFAR-10", "CIFAR-100")
+    shown = {row[0].text: tuple(cell.text for cell in row[1:3]) for row in means.rows}
+    assert shown == {
+        "MoCo": ("1x", "Yes"),
+        "SimCLR": ("2x", "No"),
+        "BYOL + ASCL": ("2x", "Yes"),
+        "ReSSL": ("–", "–"),
+    }
+    place = long.header.index("BackProp")
+    assert long.header[place : place + 4] == ("BackProp", "EMA", "ms/step", "memory")
+    shown = {row[0].text: tuple(c.text for c in row[place : place + 4]) for row in long.rows}
+    assert shown["MoCo, CIFAR-10"] == ("1x", "Yes", "500", "4.25")
+    assert shown["SimCLR, CIFAR-100"] == ("2x", "No", "1.28", "0.0500")
+    assert shown["ReSSL, CIFAR-10"] == ("–", "–", "–", "–")
+
+
+def test_a_row_of_several_methods_shows_each_cost_once(tmp_path: Path) -> None:
+    asked = sweep(
+        "it",
+        ("method.name", "optim.lr"),
+        table=table("optim.lr", columns="method.name", baseline={"method.name": "moco"}),
+    )
+    rows = [
+        row
+        for name, cost in (("moco", 1), ("simclr", 2), ("byol", 2))
+        for lr in (0.03, 0.06)
+        for row in arm("it", {"method.name": name, "optim.lr": lr}, [88.0], backprops=cost)
+    ]
+    means, _ = sheets(report_of(write(tmp_path, [asked], in_order(rows))))
+    assert [row[1].text for row in means.rows] == ["1x, 2x", "1x, 2x"]
+
+
+def test_every_format_has_the_costs(methods: Report) -> None:
+    markdown = render.markdown(methods)
+    assert "| method | BackProp | EMA | CIFAR-10 | CIFAR-100 |" in markdown
+    assert "| MoCo | 1x | Yes | 88.05" in markdown
+    assert re.search(r"MoCo & 1x & Yes & 88.05", render.latex(methods))
+    _, *lines = render.csv(methods).splitlines()
+    first = next(csv.DictReader(lines))
+    wanted = {"backprops": "1", "ema": "True", "step_ms": "500.0", "memory_gb": "4.25"}
+    assert {name: first[name] for name in wanted} == wanted
+    ours = json.loads(render.json(methods))["sweeps"][0]["table"]["arms"]
+    assert ours[0]["cost"] == {"backprops": 1, "ema": True, "step_ms": 500.0, "memory_gb": 4.25}
+    console = Console(width=100, file=io.StringIO(), color_system=None)
+    for part in term(methods):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    assert re.search(r"MoCo +1x +Yes +88.05", console.file.getvalue())
+    assert re.search(r"<th [^>]*>BackProp</th>", page(methods, Ledger("nowhere")))
+
+
+def test_no_format_has_costs_where_there_is_one_method(report: Report) -> None:
+    for write_it in render.WRITERS.values():
+        assert not re.search("BackProp|backprops|step_ms|memory", write_it(report))
 
 
 # ---------------------------------------------------------------- options

@@ -13,7 +13,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 
 from ascl_sweep import stats
 from ascl_sweep.ledger import RunRow, SweepRow
-from ascl_sweep.report.ablation import AblationTable, Arm, Options
+from ascl_sweep.report.ablation import AblationTable, Arm, Options, StepCost
 from ascl_sweep.report.alike import letter
 from ascl_sweep.report.searches import SearchSummary, search_of
 from ascl_sweep.report.tables import table_of
@@ -113,10 +113,11 @@ def test_the_metric_and_its_epoch_are_those_asked_for(
     assert made(TAUS, rows, **options).arms[0].mean == pytest.approx(expected)
 
 
-def test_a_metric_that_only_epochs_have_is_that_of_the_last_one() -> None:
+@pytest.mark.parametrize("metric", ["purity", "test_top1"])
+def test_a_metric_that_only_epochs_have_is_that_of_the_last_one(metric: str) -> None:
     rows = in_order(arm("it", ASCL, [90.0, 90.0]))
-    last = {row.run_id: {"purity": 0.25} for row in rows}
-    found = table_of(TAUS, rows, Options(metric="purity"), last)
+    last = {row.run_id: {metric: 0.25} for row in rows}
+    found = table_of(TAUS, rows, Options(metric=metric), last)
     assert found is not None and found.arms[0].mean == pytest.approx(25.0)
 
 
@@ -491,6 +492,50 @@ def test_arms_that_the_rows_and_columns_do_not_tell_apart_do_not_hide_each_other
     asked = sweep("it", (TEMPERATURE,), table=table(RELABEL, columns=TEMPERATURE))
     found = made(asked, rows)
     assert len(found.grid.places) == 4 and len(found.grid.rows) == 2
+
+
+# ---------------------------------------------------------------- what a step costs
+
+METHODS = sweep("it", ("method.name",), table=table("method.name"))
+SIMCLR = {**MOCO, "method.name": "simclr"}
+
+
+def test_arms_of_several_methods_have_their_cost() -> None:
+    moco = arm("it", MOCO, [88.0, 88.1, None], backprops=1, ema=True)
+    moco = [
+        replace(moco[0], images_per_second=512.0, peak_memory_gb=1.5),
+        replace(moco[1], images_per_second=1024.0, peak_memory_gb=1.0),
+        replace(moco[2], images_per_second=1.0, peak_memory_gb=2.5, state="failed"),
+    ]
+    simclr = arm("it", SIMCLR, [85.0, 85.1, 85.2], backprops=2, ema=False)
+    found = arms(made(METHODS, [*moco, *simclr]))
+    assert found["MoCo"].cost == StepCost(1, True, pytest.approx((500 + 250) / 2), 2.5)
+    assert found["SimCLR"].cost == StepCost(2, False, None, None)
+
+
+def test_arms_of_one_method_have_none() -> None:
+    rows = [*arm("it", MOCO, [88.0], backprops=1), *arm("it", ASCL, [90.0], backprops=1)]
+    assert not made(SYSTEMS, rows).has_costs
+
+
+def test_runs_of_an_older_version_say_nothing_of_cost_and_any_other_will_do() -> None:
+    old, new = run("it", MOCO, 0, 88.0), run("it", MOCO, 1, 88.0, backprops=1, ema=True)
+    other = arm("it", SIMCLR, [85.0])
+    found = arms(made(METHODS, [old, new, *other]))
+    assert found["MoCo"].cost == StepCost(1, True, None, None)
+    assert found["SimCLR"].cost == StepCost(None, None, None, None)
+
+
+def test_less_memory_is_better() -> None:
+    rows = [
+        row
+        for changes, most in ((MOCO, 2.0), (ASCL, 1.0))
+        for row in arm("it", changes, [88.0, 88.0, 88.0])
+        for row in [replace(row, peak_memory_gb=most + 0.01 * int(row.config["seed"] or 0))]
+    ]
+    found = arms(made(SYSTEMS, rows, metric="peak_memory_gb"))
+    assert found["MoCo"].mean == pytest.approx(2.01), "in GB, not in percent"
+    assert found["ASCL"].comparison is not None and found["ASCL"].comparison.result.wins == 3
 
 
 # ---------------------------------------------------------------- the paper

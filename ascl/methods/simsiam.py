@@ -1,0 +1,79 @@
+"""SimSiam: each view predicts the other one's projection, which gets no gradient from it.
+
+No negatives, no bank and no momentum encoder: the stopped gradient and the predictor, whose
+learning rate never decays, keep the features from being one point.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ascl.config import Cost, MethodConfig, RunConfig
+from ascl.datasets import DatasetSpec
+from ascl.encoders import ResNet, mlp
+from ascl.losses import spread, unit
+from ascl.methods import Batch, Method, Output, TrainingSet
+
+
+class Config(MethodConfig):
+    name: Literal["simsiam"] = "simsiam"
+    predictor_hidden: int = Field(512, ge=1, le=2**16)
+    """Width of the predictor's bottleneck; published as a quarter of `encoder.projector_dim`."""
+
+    def cost(self) -> Cost:
+        return Cost(("query", "key"), backprops=2, ema=False)
+
+
+def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
+    lr, weight_decay = (0.05, 1e-4) if dataset.streams else (0.06, 5e-4)
+    return {
+        # MoCo v2's views: jitter 0.4, 0.4, 0.4, 0.1.
+        "augment": {"query": "strong", "key": "strong", "strength": 0.5},
+        # Plain batch norm: published with statistics of the whole batch.
+        "encoder": {"bn_splits": 1, "projector_hidden": 2048, "projector_dim": 2048},
+        # No warm-up: the predictor, at its full rate from the first step, would run ahead.
+        "optim": {
+            "lr": lr,
+            "lr_scaling": "linear",
+            "weight_decay": weight_decay,
+            "warmup_epochs": 0,
+        },
+    }
+
+
+class SimSiam(Method):
+    def __init__(self, online: nn.Sequential, predictor: nn.Module) -> None:
+        super().__init__()
+        self.online = online
+        self.predictor = predictor
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.online[0]
+
+    def fixed_rate(self) -> tuple[nn.Parameter, ...]:
+        return tuple(self.predictor.parameters())
+
+    def forward(self, batch: Batch) -> Output:
+        z1, z2 = (self.online(view) for view in batch.views)
+        p1, p2 = unit(self.predictor(z1)), unit(self.predictor(z2))
+        with torch.autocast(p1.device.type, enabled=False):
+            loss = -(cosine(p1, unit(z2.detach())) + cosine(p2, unit(z1.detach()))) / 2
+        # Of the predictions: batch norm keeps projections centred even where they have collapsed.
+        return Output(loss, (), {"spread": spread(p1)} if batch.diagnose else {})
+
+
+def cosine(prediction: Tensor, target: Tensor) -> Tensor:
+    """The mean cosine of unit rows (N, D) with each other."""
+    return (prediction * target).sum(dim=1).mean()
+
+
+def build(config: RunConfig, training: TrainingSet) -> SimSiam:
+    assert isinstance(config.method, Config)
+    sizes, encoder = config.encoder, ResNet(config.encoder)
+    hidden, dim, splits = sizes.projector_hidden, sizes.projector_dim, sizes.bn_splits
+    projector = mlp(encoder.feature_dim, hidden, hidden, dim, bn_splits=splits, last_norm=True)
+    predictor = mlp(dim, config.method.predictor_hidden, dim, bn_splits=splits)
+    return SimSiam(nn.Sequential(encoder, projector), predictor)
