@@ -1,4 +1,7 @@
-"""The memory bank: the last n keys, first in first out, with their classes for diagnostics."""
+"""Memory banks: the last n keys, first in first out, or a slot for each image of the training set.
+
+Both hold classes along with the features, for diagnostics.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -28,3 +31,25 @@ class FeatureBank(nn.Module):
         self.features[place[kept]] = features[kept].to(self.features.dtype)
         self.classes[place[kept]] = classes[kept]
         self.pointer.add_(count).remainder_(size)
+
+
+class SlotMemory(nn.Module):
+    """A feature for each training image, which follows what the encoder makes of that image."""
+
+    features: Tensor  # (images, dim) unit rows
+    classes: Tensor  # (images,) −1 until the image was seen, and where unknown
+
+    def __init__(self, num_images: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("features", F.normalize(torch.randn(num_images, dim), dim=1))
+        self.register_buffer("classes", torch.full((num_images,), -1))
+
+    @torch.no_grad()
+    def update(
+        self, indices: Tensor, features: Tensor, classes: Tensor, *, momentum: float
+    ) -> None:
+        """slot ← unit(m·slot + (1 − m)·feature) at these images' places, each of which is there
+        once. The momentum weighs the old value."""
+        moved = torch.lerp(features.to(self.features.dtype), self.features[indices], momentum)
+        self.features[indices] = F.normalize(moved, dim=1)
+        self.classes[indices] = classes

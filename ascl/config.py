@@ -317,11 +317,20 @@ def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:
 
 
 def _in_time(wanted: Tree, epochs: object) -> Tree:
-    """A method's defaults with its own warm-up cut to a tenth of a run that is short."""
-    warmup = wanted.get("optim", {}).get("warmup_epochs")
-    if not warmup or not isinstance(epochs, int):
+    """A method's defaults with what it begins with cut to a tenth of a run that is short."""
+    if not isinstance(epochs, int):
         return wanted
-    return merge(wanted, {"optim": {"warmup_epochs": min(warmup, max(0, epochs) // 10)}})
+    tenth = max(0, epochs) // 10
+    # One epoch at least, before which there is nothing to cluster; but not the last.
+    unclustered = min(max(1, tenth), max(0, epochs - 1))
+    for section, key, most in (
+        ("optim", "warmup_epochs", tenth),
+        ("method", "instdisc_epochs", unclustered),
+        ("method", "instance_epochs", unclustered),
+    ):
+        if (own := wanted.get(section, {}).get(key)) is not None:
+            wanted = merge(wanted, {section: {key: min(own, most)}})
+    return wanted
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:

@@ -21,14 +21,12 @@ OPS = (
     *("brightness", "colour", "contrast", "sharpness"),
     *("posterise", "solarise", "auto_contrast", "equalise"),
 )
-TOP = 30  # the largest magnitude, where an operation is as strong as it gets
-SHEAR, TRANSLATE, ROTATE = (
-    0.3,
-    150 / 331,
-    math.radians(30),
-)  # there: slope, share of the side, angle
-BLEND = 0.9  # there: how far brightness, colour, contrast and sharpness leave 1
-POSTERISE = 4  # there: bits taken from 8
+TOP = 30  # the largest magnitude, where operations come to what follows
+SHEAR = 0.3  # slope
+TRANSLATE = 150 / 331  # share of the side
+ROTATE = math.radians(30)
+BLEND = 0.9  # how far brightness, colour, contrast and sharpness leave 1
+POSTERISE = 4  # bits taken from 8
 LEVELS = 255.999  # grey levels as torchvision counts them: [0, 1] is cut into 256 equal steps
 
 

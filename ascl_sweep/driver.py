@@ -20,6 +20,7 @@ from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of, idle
 from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
 from ascl_sweep.live import Display
+from ascl_sweep.loggers import Copies
 from ascl_sweep.plan import planned_runs, varied
 from ascl_sweep.spec import SweepSpec
 
@@ -66,6 +67,7 @@ class Driver:
     """For what Ray writes and nobody reads."""
     room: int
     """Runs that may train at once."""
+    copies: Copies = field(default_factory=Copies)
     draining: End | None = None
     epochs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Those of the runs that train now."""
@@ -123,6 +125,7 @@ class Driver:
         recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
         self.epochs[task.run_id] = recorded
         self._put(replace(row, state="running", started=time.time(), ended=None, error=None))
+        self.copies.started(self.spec.name, self.rows[task.run_id])
         values = varied(self.spec, task.config)
         self.display.started(self.rows[task.run_id], values, _curve(recorded))
         return self._task(task, len(recorded))
@@ -149,6 +152,7 @@ class Driver:
         del epochs[epoch - 1 :]  # a retried run says some again
         epochs.append(metrics)
         self.writer.put_epoch(run_id, metrics)
+        self.copies.epoch(run_id, metrics)
         row = replace(summed_up(row, epochs), host=result["host"], device=result["device"])
         row = replace(row, torch=result["torch"])
         if result["state"] == "done":
@@ -277,6 +281,7 @@ class Driver:
         )
         self._put(row)
         self.agenda.ended(run_id, state, error)
+        self.copies.ended(row)
         self.display.ended(row, self._tail(row) if state == "failed" else [])
         self.epochs.pop(run_id, None)
         if state == "stopped":

@@ -62,7 +62,7 @@ DATASETS = {
     "imagenet": "ImageNet-1k",
 }
 RELABELS = {"hard": "Hard", "ahcl": "AHCL", "ascl": "ASCL"}
-SYSTEM_KEYS = ("method.name", "method.relabel")
+SYSTEM_KEYS = ("method.name", "method.relabel", "method.symmetric")
 
 
 def name_of(key: str) -> str:
@@ -84,9 +84,9 @@ def system(config: Mapping[str, Any]) -> str:
     name = str(config.get("method.name", "moco"))
     method = METHODS.get(name, name)
     relabel = RELABELS.get(str(config.get("method.relabel")))
-    if relabel is None:
-        return method
-    return relabel if name == "moco" else f"{method} + {relabel}"
+    if relabel is not None:
+        method = relabel if name == "moco" else f"{method} + {relabel}"
+    return f"{method} (symmetric)" if config.get("method.symmetric") else method
 
 
 def value_label(key: str, value: Any) -> str:

@@ -9,18 +9,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
-from ascl.faults import unknown_name
 from ascl_sweep.agenda import Agenda, curves_of
 from ascl_sweep.cluster import Cluster, NoResources, connected, resources_of_a_run
 from ascl_sweep.digest import digest_of
 from ascl_sweep.driver import Driver, End, Interrupts, claims, complete_but_not_said
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
 from ascl_sweep.live import Display
+from ascl_sweep.loggers import copies
 from ascl_sweep.plan import planned_runs
 from ascl_sweep.spec import SweepSpec
 
@@ -40,7 +39,10 @@ def run_sweeps(
     loggers: Sequence[str] = (),
 ) -> End:
     """Run what the sweeps want and the ledger lacks, one sweep after the other."""
-    with ledger.writer(wait=wait, on_wait=display.waiting) as writer:
+    with (
+        copies(loggers, ledger.address, display.note) as copied,  # waited for without the lock
+        ledger.writer(wait=wait, on_wait=display.waiting) as writer,
+    ):
         ledger.clear_stop()
         agendas = [_record_plan(spec, ledger, writer) for spec in specs]
         if all(agenda.finished for agenda in agendas):
@@ -61,8 +63,9 @@ def run_sweeps(
                         share=shared.get,
                         scratch=cluster.scratch,
                         room=room,
+                        copies=copied,
                     )
-                    ends.append(driver.run(lambda driver: _tune(driver, loggers)))
+                    ends.append(driver.run(_tune))
                     if ends[-1] not in (End.DONE, End.FAILED):
                         break
     return ends[-1] if ends[-1] is not End.DONE else max(ends, key=lambda end: end is End.FAILED)
@@ -138,7 +141,7 @@ class SharedData:
         return reference
 
 
-def _tune(driver: Driver, loggers: Sequence[str]) -> None:
+def _tune(driver: Driver) -> None:
     """Let Ray Tune run a sweep."""
     from ray import tune
     from ray.exceptions import RayError
@@ -223,9 +226,9 @@ def _tune(driver: Driver, loggers: Sequence[str]) -> None:
         ),
         run_config=tune.RunConfig(
             name=driver.spec.name,
-            storage_path=str(_folder(driver, loggers)),
+            storage_path=str(driver.scratch / "tune"),
             verbose=0,
-            callbacks=[Watch(), *(LOGGERS[name](driver.spec.name) for name in loggers)],
+            callbacks=[Watch()],
             stop=Halt(),
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
@@ -240,48 +243,6 @@ def _tune(driver: Driver, loggers: Sequence[str]) -> None:
         raise NoResources(
             f"Ray gave up ({reason}); nothing is lost, and the same command goes on"
         ) from error
-
-
-def _folder(driver: Driver, loggers: Sequence[str]) -> Path:
-    """Where Tune writes: nowhere that lasts, unless TensorBoard is to read there."""
-    if "tensorboard" not in loggers:
-        return driver.scratch / "tune"
-    if "://" in driver.ledger.address:
-        raise ValueError("--log tensorboard needs a store on this machine's disks")
-    return Path(driver.ledger.address).absolute() / "tensorboard"
-
-
-def _tensorboard(name: str) -> Any:
-    from ray.tune.logger import TBXLoggerCallback
-
-    return TBXLoggerCallback()  # type: ignore[no-untyped-call]
-
-
-def _wandb(name: str) -> Any:
-    from ray.air.integrations.wandb import WandbLoggerCallback
-
-    return WandbLoggerCallback(project=name)
-
-
-def _mlflow(name: str) -> Any:
-    from ray.air.integrations.mlflow import MLflowLoggerCallback
-
-    return MLflowLoggerCallback(experiment_name=name)
-
-
-LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
-"""Ray's own callbacks; each needs its package."""
-LOGGER_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
-
-
-def check_loggers(names: Sequence[str]) -> None:
-    """Raise ValueError for a logger that there is not, or whose package is missing."""
-    for name in names:
-        if name not in LOGGERS:
-            raise ValueError(unknown_name("logger", name, LOGGERS))
-        package = LOGGER_PACKAGES[name]
-        if find_spec(package) is None:
-            raise ValueError(f"--log {name} needs the package {package}; pip install {package}")
 
 
 def _run_id(trial: "Trial") -> str:

@@ -50,7 +50,17 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         **{"relabel": "ascl"},
     },
     "clsa": {"name": "clsa", "queue_size": 40},
-    "swav": {**_SWAV},
+    "swav": _SWAV,
+    "instdisc": {"name": "instdisc"},
+    "instdisc_sampled": {"name": "instdisc", "negatives": 20},
+    "localagg": {
+        **{"name": "localagg", "background": 24, "num_clusterings": 2, "num_clusters": 6},
+        **{"instdisc_epochs": 0},
+    },
+    "pcl": {
+        **{"name": "pcl", "queue_size": 40, "num_clusters": [5, 9], "negative_prototypes": 4},
+        **{"instance_epochs": 0},
+    },
     "swav_full": {**_SWAV, "small_crops": 2, "queue_size": 40, "queue_from": 0.3},
 }
 """Every system of the paper's ablations."""

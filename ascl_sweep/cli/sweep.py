@@ -200,9 +200,10 @@ def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str
     from ascl_sweep.cluster import NoResources
     from ascl_sweep.driver import End, SweepFailed
     from ascl_sweep.live import Display
-    from ascl_sweep.search import check_loggers, run_sweeps
+    from ascl_sweep.loggers import check_loggers
+    from ascl_sweep.search import run_sweeps
 
-    check_loggers(ways.loggers)
+    check_loggers(ways.loggers, ledger.address)
     display = Display(talk)
     try:
         return run_sweeps(specs, ledger, display, **asdict(ways))

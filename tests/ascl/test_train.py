@@ -13,7 +13,7 @@ from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.datasets import Images
 from ascl.train import Diverged, EpochMetrics, Run, build, pick_device, train
-from tests.conftest import tiny
+from tests.conftest import steady, tiny
 
 
 def trained(config: RunConfig) -> Run:
@@ -212,9 +212,9 @@ def test_gradients_are_clipped_only_if_asked(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains_close_to_float32(system: str, precision: str) -> None:
-    full = trained(tiny(system, epochs=1)).history[-1].loss
-    half = trained(tiny(system, epochs=1, runtime={"precision": precision})).history[-1].loss
-    assert half == pytest.approx(full, rel=0.05)
+    full = trained(steady(system, epochs=1)).history[-1].loss
+    half = trained(steady(system, epochs=1, runtime={"precision": precision})).history[-1].loss
+    assert half == pytest.approx(full, rel=0.05, abs=0.05)  # SimSiam's begins near 0
 
 
 def test_memory_format_changes_the_numbers_only_by_rounding() -> None:

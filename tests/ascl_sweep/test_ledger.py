@@ -687,7 +687,7 @@ def test_work_is_absolute_and_the_address_is_as_given(
     assert Ledger(f"file://{tmp_path}/results").work("a") == ledger.work("a")
 
 
-def test_an_addresss_options_stay_at_its_end() -> None:
+def test_the_options_of_an_address_stay_at_its_end() -> None:
     options = "?endpoint_override=127.0.0.1:9000&scheme=http"
     for root in ("s3://bucket/results", "s3://bucket/results/"):
         ledger = Ledger(root + options)

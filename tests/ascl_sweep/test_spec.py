@@ -587,6 +587,33 @@ def test_every_method_has_a_sane_run_on_a_laptop(preset: str) -> None:
             assert (config.method.queue_size, config.method.momentum) == (512, 0.996)
 
 
+def test_on_a_laptop_clusters_are_few_and_come_after_the_first_epoch() -> None:
+    names = ["instdisc", "localagg", "pcl"]
+    configs: list[Any] = [
+        laptop({"space": grid(method__name=[name])}).config({"method.name": name}, seed=0)
+        for name in names
+    ]
+    instdisc, localagg, pcl = (config.method for config in configs)
+    assert instdisc.negatives is None
+    assert (localagg.num_clusters, localagg.background, localagg.instdisc_epochs) == (100, 128, 1)
+    assert (pcl.num_clusters, pcl.negative_prototypes, pcl.instance_epochs) == ((50, 100), 33, 1)
+
+
+def test_numbers_of_clusters_shrink_where_they_are_given() -> None:
+    given = {
+        "base": {
+            "data": {"name": "imagenet"},
+            "method": {"name": "pcl", "negative_prototypes": 25, "instance_epochs": 20},
+        },
+        "space": grid(method__num_clusters=[[25000, 50000], [30], [400, 90]], epochs=[100, 200]),
+    }
+    cells = laptop(given).cells()
+    configs: list[Any] = [laptop(given).config(cell.changes, seed=0) for cell in cells]
+    found = [(c.method.num_clusters, c.epochs, c.method.instance_epochs) for c in configs]
+    small = [(100, 100), (10,), (80, 18)]
+    assert found == [(clusters, epochs, 1) for epochs in (3, 6) for clusters in small]
+
+
 def test_overrides_come_after_the_scaling() -> None:
     spec = laptop(
         {"epochs": 200, "stop": {"median": {"grace": 50}}, "budget": {"hours": 3}},
