@@ -317,16 +317,15 @@ def preset_defaults(preset: object, dataset: DatasetSpec) -> Tree:
 
 
 def _in_time(wanted: Tree, epochs: object) -> Tree:
-    """A method's defaults with what it begins with cut to a tenth of a run that is short."""
+    """A method's defaults with what it begins with cut to a part of a run that is short."""
     if not isinstance(epochs, int):
         return wanted
-    tenth = max(0, epochs) // 10
-    # One epoch at least, before which there is nothing to cluster; but not the last.
-    unclustered = min(max(1, tenth), max(0, epochs - 1))
+    epochs = max(1, epochs)
     for section, key, most in (
-        ("optim", "warmup_epochs", tenth),
-        ("method", "instdisc_epochs", unclustered),
-        ("method", "instance_epochs", unclustered),
+        ("optim", "warmup_epochs", epochs // 10),
+        # Slots begin at random and lose half of that with each epoch: early clusters mean nothing.
+        ("method", "instdisc_epochs", epochs // 2),
+        ("method", "instance_epochs", min(max(1, epochs // 10), epochs - 1)),
     ):
         if (own := wanted.get(section, {}).get(key)) is not None:
             wanted = merge(wanted, {section: {key: min(own, most)}})

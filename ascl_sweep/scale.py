@@ -45,13 +45,6 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "eval.probe": {"paper": "cached"},
     "runtime.precision": {"bf16": "fp32", "fp16": "fp32"},
 }
-# Sizes of methods' own; other prototypes stay fewer than the clusters that they are of.
-SIZES: Mapping[str, Callable[[int], int]] = {
-    "background": lambda n: min(n, 128),
-    "negative_prototypes": lambda n: min(max(1, n // 6), 40),
-    "negatives": lambda n: min(n, 512),
-    "num_clusters": lambda n: min(max(10, n // 5), n, 100),
-}
 
 
 def laptop(sweep: Tree) -> Tree:
@@ -93,14 +86,10 @@ def for_method(config: Mapping[str, Any]) -> Tree:
         defaults = _defaults(str(config.get("preset", "paper")), str(name))
     except Faulty:
         return {}
-    own = {k: v for k, v in defaults.method.model_dump(mode="json").items() if k in SIZES}
-    tree: Tree = {
-        "encoder": {"bn_splits": _splits(defaults.encoder.bn_splits)},
-        "method": {key: _shrunk(value, SIZES[key]) for key, value in own.items()},
-    }
+    tree: Tree = {"encoder": {"bn_splits": _splits(defaults.encoder.bn_splits)}}
     if size := getattr(defaults.method, "queue_size", None):
         # With few steps the bank must be short and its encoder slow, or its keys are stale.
-        tree["method"]["queue_size"] = _queue(size, batch if isinstance(batch, int) else 32)
+        tree["method"] = {"queue_size": _queue(size, batch if isinstance(batch, int) else 32)}
         if hasattr(defaults.method, "momentum"):
             tree["method"]["momentum"] = 0.996
     return tree
@@ -120,7 +109,6 @@ def _shrinker(base: Mapping[str, Any], space: Any, epochs: Any) -> Shrink:
     lengths = _lengths(list(filter(_count, varied + ([epochs] if with_base or not varied else []))))
     shortest = min(lengths.values(), default=EPOCHS)
     numbers: Mapping[str, Callable[[int], int]] = {
-        **{f"method.{name}": smaller for name, smaller in SIZES.items()},
         "batch_size": _batch,
         "data.train_size": lambda n: min(n, IMAGES),
         "encoder.bn_splits": _splits,
@@ -130,8 +118,12 @@ def _shrinker(base: Mapping[str, Any], space: Any, epochs: Any) -> Shrink:
         "eval.knn_every": lambda n: 1,
         "eval.knn_k": lambda n: min(n, 50),
         "eval.probe_epochs": lambda n: min(n, 20),
+        "method.background": lambda n: min(n, 512),
         "method.instance_epochs": lambda n: min(n, 1, shortest - 1),
-        "method.instdisc_epochs": lambda n: min(n, 1, shortest - 1),
+        "method.instdisc_epochs": lambda n: min(n, shortest // 2),
+        "method.negative_prototypes": lambda n: min(n, 200),  # below what clusters there are
+        "method.negatives": lambda n: min(n, 512),
+        "method.num_clusters": lambda n: min(n, 500),
         "method.queue_size": lambda n: _queue(n, batch),
         "optim.warmup_epochs": lambda n: 0,
     }

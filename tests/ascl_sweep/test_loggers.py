@@ -76,7 +76,7 @@ def test_a_logger_that_hangs_holds_up_nothing() -> None:
 def test_no_loggers_is_no_thread() -> None:
     before = threading.active_count()
     tell(Copies())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSystem, copy_files
 
 from ascl_sweep.ledger import Ledger, LedgerBusy
 from tests.sweeps import (
@@ -139,11 +139,14 @@ def test_what_reads_a_store_reads_one_on_s3(disturbed: Disturbed, tmp_path: Path
     assert "| 2/2 |" in (tmp_path / "report.md").read_text()
 
 
-def test_gc_frees_what_it_is_told_to_on_s3(disturbed: Disturbed) -> None:
-    ledger = Ledger(disturbed.store)
-    assert ascl_sweep("gc", "--store", disturbed.store).returncode == 0
+def test_gc_frees_what_it_is_told_to_on_s3(disturbed: Disturbed, remote: Remote) -> None:
+    store = remote.address("copy")
+    s3, source = FileSystem.from_uri(disturbed.store)
+    copy_files(source, "bucket/copy", s3, s3)
+    ledger = Ledger(store)
+    assert ascl_sweep("gc", "--store", store).returncode == 0
     assert len(ledger.work_ids()) == 4
-    gone = ascl_sweep("gc", "--store", disturbed.store, "--done")
+    gone = ascl_sweep("gc", "--store", store, "--done")
     assert gone.returncode == 0 and "of 4 runs" in gone.stderr
     assert ledger.work_ids() == [] and len(ledger.runs()) == 4
 

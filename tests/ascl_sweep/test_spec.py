@@ -587,31 +587,29 @@ def test_every_method_has_a_sane_run_on_a_laptop(preset: str) -> None:
             assert (config.method.queue_size, config.method.momentum) == (512, 0.996)
 
 
-def test_on_a_laptop_clusters_are_few_and_come_after_the_first_epoch() -> None:
-    names = ["instdisc", "localagg", "pcl"]
-    configs: list[Any] = [
-        laptop({"space": grid(method__name=[name])}).config({"method.name": name}, seed=0)
-        for name in names
-    ]
-    instdisc, localagg, pcl = (config.method for config in configs)
-    assert instdisc.negatives is None
-    assert (localagg.num_clusters, localagg.background, localagg.instdisc_epochs) == (100, 128, 1)
-    assert (pcl.num_clusters, pcl.negative_prototypes, pcl.instance_epochs) == ((50, 100), 33, 1)
+def test_on_a_laptop_some_epochs_come_before_clusters_and_some_after() -> None:
+    def method(name: str) -> Any:
+        return laptop({"base": {"method": {"name": name}}}).config({}, seed=0).method
+
+    assert method("instdisc").negatives is None
+    assert (method("localagg").num_clusters, method("localagg").instdisc_epochs) == (500, 3)
+    assert (method("pcl").num_clusters, method("pcl").instance_epochs) == ((250, 500), 1)
 
 
 def test_numbers_of_clusters_shrink_where_they_are_given() -> None:
     given = {
         "base": {
             "data": {"name": "imagenet"},
-            "method": {"name": "pcl", "negative_prototypes": 25, "instance_epochs": 20},
+            "method": {"name": "pcl", "negative_prototypes": 300, "instance_epochs": 20},
         },
-        "space": grid(method__num_clusters=[[25000, 50000], [30], [400, 90]], epochs=[100, 200]),
+        "space": grid(method__num_clusters=[[25000, 50000], [301], [400, 900]], epochs=[100, 200]),
     }
     cells = laptop(given).cells()
     configs: list[Any] = [laptop(given).config(cell.changes, seed=0) for cell in cells]
     found = [(c.method.num_clusters, c.epochs, c.method.instance_epochs) for c in configs]
-    small = [(100, 100), (10,), (80, 18)]
+    small = [(500, 500), (301,), (400, 500)]
     assert found == [(clusters, epochs, 1) for epochs in (3, 6) for clusters in small]
+    assert all(c.method.negative_prototypes == 200 for c in configs)
 
 
 def test_overrides_come_after_the_scaling() -> None:

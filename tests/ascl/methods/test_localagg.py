@@ -182,7 +182,7 @@ def test_a_run_without_a_clustered_epoch_is_refused() -> None:
         tiny("localagg", method={"instdisc_epochs": 2})
 
 
-@pytest.mark.parametrize(("epochs", "first"), [(200, 10), (50, 5), (6, 1), (2, 1), (1, 0)])
+@pytest.mark.parametrize(("epochs", "first"), [(200, 10), (20, 10), (6, 3), (2, 1), (1, 0)])
 def test_a_short_run_has_fewer_epochs_of_instdisc_by_default(epochs: int, first: int) -> None:
     config: Any = RunConfig.of({"epochs": epochs, "method": {"name": "localagg"}})
     assert config.method.instdisc_epochs == first
