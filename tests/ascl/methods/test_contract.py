@@ -93,10 +93,10 @@ def test_the_gradient_reaches_every_online_weight_and_never_the_copy(system: str
             assert parameter.grad.abs().sum() > 0, name
 
 
-def test_thirty_steps_on_one_batch_lower_the_loss(system: str) -> None:
+def test_thirty_steps_on_one_batch_lower_the_loss(trained_system: str) -> None:
     # The bank stands still: fed one batch for ever it would hold little but the batch's own keys.
     # At a rate that all of them stand: their own are meant for batches of 256, not of 16.
-    run = ready(system, optim={"lr": 0.03})
+    run = ready(trained_system, optim={"lr": 0.03})
     batch = a_batch(run)
     losses = [a_step(run, batch) for _ in range(30)]
     assert sum(losses[-5:]) < sum(losses[:5])
