@@ -108,8 +108,9 @@ def _assigned(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
         movable = cosine.index_fill(0, first[first < len(features)], math.inf)
         farthest = movable.topk(len(empty), largest=False)
         centroids = centroids.index_copy(0, empty, features[farthest.indices])
-        if farthest.values.min() > 1 - SAME:
+        if not farthest.values.min() <= 1 - SAME:
             # Fewer different features than clusters: copies are equally near to several centroids.
+            # Or they are no numbers, which the next loss will say.
             return centroids, assignment.index_copy(0, farthest.indices, empty)
 
 

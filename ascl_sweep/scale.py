@@ -46,6 +46,11 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "runtime.precision": {"bf16": "fp32", "fp16": "fp32"},
 }
 
+METHODS: Mapping[str, Tree] = {
+    # With the published ε a short run sticks at even assignments, log(prototypes) for ever.
+    "swav": {"num_prototypes": 30, "sinkhorn_epsilon": 0.02},
+}
+
 
 def laptop(sweep: Tree) -> Tree:
     """A sweep file's tree, shrunk; what is malformed in it stays so, to be reported."""
@@ -86,10 +91,13 @@ def for_method(config: Mapping[str, Any]) -> Tree:
         defaults = _defaults(str(config.get("preset", "paper")), str(name))
     except Faulty:
         return {}
-    tree: Tree = {"encoder": {"bn_splits": _splits(defaults.encoder.bn_splits)}}
+    tree: Tree = {
+        "encoder": {"bn_splits": _splits(defaults.encoder.bn_splits)},
+        "method": dict(METHODS.get(str(name), {})),
+    }
     if size := getattr(defaults.method, "queue_size", None):
         # With few steps the bank must be short and its encoder slow, or its keys are stale.
-        tree["method"] = {"queue_size": _queue(size, batch if isinstance(batch, int) else 32)}
+        tree["method"]["queue_size"] = _queue(size, batch if isinstance(batch, int) else 32)
         if hasattr(defaults.method, "momentum"):
             tree["method"]["momentum"] = 0.996
     return tree

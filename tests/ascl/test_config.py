@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -149,6 +149,7 @@ def test_no_config_ends_in_a_traceback(given: object) -> None:
         assert all(fault.message for fault in faulty.faults)
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=2), trees), st.dictionaries(st.text(max_size=2), trees))
 def test_merging_leaves_its_inputs_alone(under: dict[str, Any], over: dict[str, Any]) -> None:
     before = repr(under), repr(over)

@@ -33,8 +33,20 @@ from ascl.encoders import splits_per_rank
 from ascl.evaluate import linear_probe
 from ascl.train import Run, build, train
 from ascl.views import ViewSpec
-from tests.conftest import SYSTEMS, steady, tiny
+from tests.conftest import ONE_EACH, SYSTEMS, steady, tiny
 from tests.processes import on_ranks
+
+
+CROSSING = sorted(
+    {*ONE_EACH, "ascl", "byol_ascl", "byol_full", "instdisc_sampled", "nnclr_ascl", "simclr_ascl"}
+    | {"swav_full"}
+)
+"""The systems that differ in what crosses ranks: other relabellings take the same way."""
+
+
+@pytest.fixture(params=CROSSING)
+def system(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def config(system: str) -> RunConfig:
@@ -64,7 +76,7 @@ def first_gradients(run: Run) -> dict[str, torch.Tensor]:
 def everything() -> dict[str, Any]:
     """What this rank sees, for every system."""
     seen: dict[str, Any] = {}
-    for system in SYSTEMS:
+    for system in CROSSING:
         run = build(config(system))
         gradients = first_gradients(run)
         last = run.history[-1]

@@ -118,6 +118,14 @@ def test_features_that_are_all_one_point_are_shared_out() -> None:
     assert found.centroids.isfinite().all()
 
 
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 3)])
+def test_features_that_are_no_numbers_come_to_an_end(rows: slice) -> None:
+    x = points(20, 2)
+    x[rows] = torch.nan
+    found = kmeans(x, 6, generator=seeded(0))
+    assert set(found.assignment.tolist()) == set(range(6))
+
+
 def test_features_that_cancel_out_leave_a_centroid_where_it_was() -> None:
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     found = kmeans(x, 1, generator=seeded(0))

@@ -583,8 +583,11 @@ def test_every_method_has_a_sane_run_on_a_laptop(preset: str) -> None:
         config: Any = spec.config(cell.changes, seed=0)
         full = RunConfig.of({"preset": preset, "method": {"name": config.method.name}})
         assert config.encoder.bn_splits == min(4, full.encoder.bn_splits)
-        if hasattr(config.method, "queue_size"):
-            assert (config.method.queue_size, config.method.momentum) == (512, 0.996)
+        if getattr(config.method, "queue_size", 0):
+            assert config.method.queue_size == 512
+            assert getattr(config.method, "momentum", 0.996) == 0.996
+        if config.method.name == "swav":
+            assert (config.method.num_prototypes, config.method.sinkhorn_epsilon) == (30, 0.02)
 
 
 def test_on_a_laptop_some_epochs_come_before_clusters_and_some_after() -> None:
