@@ -36,7 +36,6 @@ from ascl.views import ViewSpec
 from tests.conftest import ONE_EACH, SYSTEMS, steady, tiny
 from tests.processes import on_ranks
 
-
 CROSSING = sorted(
     {*ONE_EACH, "ascl", "byol_ascl", "byol_full", "instdisc_sampled", "nnclr_ascl", "simclr_ascl"}
     | {"swav_full"}
