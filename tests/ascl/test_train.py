@@ -35,6 +35,7 @@ def same_state(a: Run, b: Run) -> bool:
     return left.keys() == right.keys() and all(left[k].equal(right[k]) for k in left)
 
 
+@pytest.mark.slow  # that a restored run goes on to the bit says nearly as much
 def test_a_run_is_reproducible_to_the_bit(trained_system: str) -> None:
     a, b = trained(tiny(trained_system)), trained(tiny(trained_system))
     assert same_state(a, b)
@@ -210,7 +211,8 @@ def test_gradients_are_clipped_only_if_asked(monkeypatch: pytest.MonkeyPatch) ->
     assert set(calls) == {0.5}
 
 
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.slow  # the contract suite has a step of each system in bf16
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains_close_to_float32(trained_system: str, precision: str) -> None:
     full = trained(steady(trained_system, epochs=1)).history[-1].loss
     config = steady(trained_system, epochs=1, runtime={"precision": precision})
