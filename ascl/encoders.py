@@ -133,3 +133,11 @@ def mlp(*sizes: int, bn_splits: int | None = None, last_norm: bool = False) -> n
         layers += [nn.Linear(inputs, outputs), *norm(outputs, affine=True), nn.ReLU(inplace=True)]
     layers.append(nn.Linear(sizes[-2], sizes[-1]))
     return nn.Sequential(*layers, *(norm(sizes[-1], affine=False) if last_norm else []))
+
+
+def projected(config: EncoderConfig, *, norm: bool = False) -> nn.Sequential:
+    """An encoder and its projector with one hidden layer, of batch norm if `norm`."""
+    encoder = ResNet(config)
+    splits = config.bn_splits if norm else None
+    sizes = (encoder.feature_dim, config.projector_hidden, config.projector_dim)
+    return nn.Sequential(encoder, mlp(*sizes, bn_splits=splits))

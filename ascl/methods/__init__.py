@@ -78,10 +78,13 @@ def mean_of(passes: Sequence[Output]) -> Output:
 class Method(nn.Module):
     """What every method is: a module that turns a Batch into an Output and keeps its own memory."""
 
+    online: nn.Sequential
+    """What is trained: an encoder and its projector."""
+
     @property
     def encoder(self) -> nn.Module:
         """What is evaluated in the end."""
-        raise NotImplementedError
+        return self.online[0]
 
     @property
     def classifier(self) -> nn.Module | None:

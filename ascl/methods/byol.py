@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import mlp, projected
 from ascl.faults import Fault
 from ascl.losses import spread, unit, weighted_cosine
 from ascl.methods import Batch, Method, Output, TrainingSet, mean_of
@@ -63,10 +63,6 @@ class BYOL(Method):
         self.predictor = predictor
         self.target = MomentumCopy(online)
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         config, momentum = self.config, self.config.momentum
         if config.momentum_rises:
@@ -102,8 +98,7 @@ class BYOL(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> BYOL:
     assert isinstance(config.method, Config)
-    sizes, encoder = config.encoder, ResNet(config.encoder)
-    hidden, dim, splits = sizes.projector_hidden, sizes.projector_dim, sizes.bn_splits
-    projector = mlp(encoder.feature_dim, hidden, dim, bn_splits=splits)
-    predictor = mlp(dim, hidden, dim, bn_splits=splits)
-    return BYOL(config.method, nn.Sequential(encoder, projector), predictor)
+    sizes, online = config.encoder, projected(config.encoder, norm=True)
+    dim = sizes.projector_dim
+    predictor = mlp(dim, sizes.projector_hidden, dim, bn_splits=sizes.bn_splits)
+    return BYOL(config.method, online, predictor)

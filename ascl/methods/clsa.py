@@ -14,7 +14,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, MethodConfig, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.losses import bank_logits, info_nce, spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet
 from ascl.momentum import MomentumCopy
@@ -45,16 +45,12 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
 
 
 class CLSA(Method):
-    def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
+    def __init__(self, config: Config, online: nn.Sequential, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.online = nn.Sequential(encoder, projector)
+        self.online = online
         self.target = MomentumCopy(self.online)
         self.bank = FeatureBank(config.queue_size, dim)
-
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
 
     def forward(self, batch: Batch) -> Output:
         config, bank = self.config, self.bank.features
@@ -78,7 +74,4 @@ class CLSA(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> CLSA:
     assert isinstance(config.method, Config)
-    encoder = ResNet(config.encoder)
-    dim = config.encoder.projector_dim
-    projector = mlp(encoder.feature_dim, config.encoder.projector_hidden, dim)
-    return CLSA(config.method, encoder, projector, dim)
+    return CLSA(config.method, projected(config.encoder), config.encoder.projector_dim)

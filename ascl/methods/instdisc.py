@@ -81,10 +81,6 @@ class InstDisc(Method):
         self.online = online
         self.bank = bank
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         config, slots, own = self.config, self.bank.features, batch.indices
         query = unit(self.online(batch.views[0]))

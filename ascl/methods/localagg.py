@@ -109,10 +109,6 @@ class LocalAgg(Method):
         self.online = online
         self.bank = bank
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def begin_epoch(self, start: EpochStart) -> None:
         config = self.config
         if start.epoch < config.instdisc_epochs:

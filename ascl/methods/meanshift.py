@@ -14,7 +14,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, MethodConfig, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import mlp, projected
 from ascl.faults import Fault
 from ascl.losses import spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet
@@ -72,10 +72,6 @@ class MeanShift(Method):
         self.target = MomentumCopy(online)
         self.bank = FeatureBank(config.queue_size, dim)
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         self.target.follow(self.online, self.config.momentum)
         query = unit(self.predictor(self.online(batch.views[0])))
@@ -92,8 +88,7 @@ class MeanShift(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> MeanShift:
     assert isinstance(config.method, Config)
-    sizes, encoder = config.encoder, ResNet(config.encoder)
-    hidden, dim, splits = sizes.projector_hidden, sizes.projector_dim, sizes.bn_splits
-    projector = mlp(encoder.feature_dim, hidden, dim, bn_splits=splits)
-    predictor = mlp(dim, hidden, dim, bn_splits=splits)
-    return MeanShift(config.method, nn.Sequential(encoder, projector), predictor, dim)
+    sizes, online = config.encoder, projected(config.encoder, norm=True)
+    dim = sizes.projector_dim
+    predictor = mlp(dim, sizes.projector_hidden, dim, bn_splits=sizes.bn_splits)
+    return MeanShift(config.method, online, predictor, dim)

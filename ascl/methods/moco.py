@@ -16,7 +16,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.faults import Fault
 from ascl.losses import bank_logits, info_nce, spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet, mean_of
@@ -54,16 +54,12 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
 
 
 class MoCo(Method):
-    def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
+    def __init__(self, config: Config, online: nn.Sequential, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.online = nn.Sequential(encoder, projector)
+        self.online = online
         self.target = MomentumCopy(self.online)
         self.bank = FeatureBank(config.queue_size, dim)
-
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
 
     def forward(self, batch: Batch) -> Output:
         # Before the keys are computed: the paper's text does not say; the released code does so.
@@ -98,7 +94,4 @@ class MoCo(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> MoCo:
     assert isinstance(config.method, Config)
-    encoder = ResNet(config.encoder)
-    dim = config.encoder.projector_dim
-    projector = mlp(encoder.feature_dim, config.encoder.projector_hidden, dim)
-    return MoCo(config.method, encoder, projector, dim)
+    return MoCo(config.method, projected(config.encoder), config.encoder.projector_dim)

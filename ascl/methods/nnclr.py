@@ -70,10 +70,6 @@ class NNCLR(Method):
         self.predictor = predictor
         self.bank = FeatureBank(config.queue_size, dim)
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         z1, z2 = (self.online(view) for view in batch.views)
         p1, p2 = unit(self.predictor(z1)), unit(self.predictor(z2))

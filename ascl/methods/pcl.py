@@ -17,7 +17,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, MethodConfig, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.faults import Fault
 from ascl.kmeans import Clustering, kmeans, too_many_clusters
 from ascl.losses import bank_logits, info_nce, spread, unit, without
@@ -118,16 +118,12 @@ def proto_nce(query: Tensor, prototypes: Prototypes, images: Tensor, drawn: Tens
 class PCL(Method):
     prototypes: tuple[Prototypes, ...] = ()  # of this epoch; made anew before each, and not saved
 
-    def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
+    def __init__(self, config: Config, online: nn.Sequential, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.online = nn.Sequential(encoder, projector)
+        self.online = online
         self.target = MomentumCopy(self.online)
         self.bank = FeatureBank(config.queue_size, dim)
-
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
 
     def begin_epoch(self, start: EpochStart) -> None:
         self.prototypes = ()
@@ -170,7 +166,4 @@ def build(config: RunConfig, training: TrainingSet) -> PCL:
     assert isinstance(method, Config)
     if max(method.num_clusters) >= images:
         raise ValueError(too_many_clusters(max(method.num_clusters), images))
-    encoder = ResNet(config.encoder)
-    dim = config.encoder.projector_dim
-    projector = mlp(encoder.feature_dim, config.encoder.projector_hidden, dim)
-    return PCL(method, encoder, projector, dim)
+    return PCL(method, projected(config.encoder), config.encoder.projector_dim)

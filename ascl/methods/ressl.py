@@ -16,7 +16,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.faults import Fault
 from ascl.losses import spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet
@@ -64,16 +64,12 @@ def with_prior(target: Tensor, labels: Tensor) -> Tensor:
 
 
 class ReSSL(Method):
-    def __init__(self, config: Config, encoder: nn.Module, projector: nn.Module, dim: int) -> None:
+    def __init__(self, config: Config, online: nn.Sequential, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.online = nn.Sequential(encoder, projector)
+        self.online = online
         self.target = MomentumCopy(self.online)
         self.bank = FeatureBank(config.queue_size, dim)
-
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
 
     def forward(self, batch: Batch) -> Output:
         config, bank = self.config, self.bank.features
@@ -104,7 +100,4 @@ class ReSSL(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> ReSSL:
     assert isinstance(config.method, Config)
-    encoder = ResNet(config.encoder)
-    dim = config.encoder.projector_dim
-    projector = mlp(encoder.feature_dim, config.encoder.projector_hidden, dim)
-    return ReSSL(config.method, encoder, projector, dim)
+    return ReSSL(config.method, projected(config.encoder), config.encoder.projector_dim)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ascl.config import Cost, RunConfig
 from ascl.datasets import DatasetSpec
 from ascl.distributed import gather, gather_with_gradient, share
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.faults import Fault
 from ascl.losses import spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet
@@ -57,10 +57,6 @@ class SimCLR(Method):
         self.config = config
         self.online = online
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         # View by view, not both as one batch: BN groups are then equal on any number of ranks.
         first, second = (unit(self.online(view)) for view in batch.views)
@@ -101,8 +97,4 @@ def nt_xent(
 
 def build(config: RunConfig, training: TrainingSet) -> SimCLR:
     assert isinstance(config.method, Config)
-    encoder = ResNet(config.encoder)
-    projector = mlp(
-        encoder.feature_dim, config.encoder.projector_hidden, config.encoder.projector_dim
-    )
-    return SimCLR(config.method, nn.Sequential(encoder, projector))
+    return SimCLR(config.method, projected(config.encoder))

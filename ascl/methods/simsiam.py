@@ -49,10 +49,6 @@ class SimSiam(Method):
         self.online = online
         self.predictor = predictor
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def fixed_rate(self) -> tuple[nn.Parameter, ...]:
         return tuple(self.predictor.parameters())
 

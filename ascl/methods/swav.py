@@ -17,7 +17,7 @@ from ascl.bank import FeatureBank
 from ascl.config import Cost, MethodConfig, RunConfig
 from ascl.datasets import DatasetSpec, dataset_spec
 from ascl.distributed import gather, share
-from ascl.encoders import ResNet, mlp
+from ascl.encoders import projected
 from ascl.faults import Fault
 from ascl.losses import spread, unit
 from ascl.methods import Batch, Method, Output, TrainingSet
@@ -112,10 +112,6 @@ class SwAV(Method):
         self.prototypes = nn.Parameter(unit(torch.randn(config.num_prototypes, dim)))
         self.bank = FeatureBank(config.queue_size, dim) if config.queue_size else None
 
-    @property
-    def encoder(self) -> nn.Module:
-        return self.online[0]
-
     def forward(self, batch: Batch) -> Output:
         with torch.no_grad():
             self.prototypes.copy_(unit(self.prototypes))
@@ -157,8 +153,5 @@ class SwAV(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> SwAV:
     assert isinstance(config.method, Config)
-    sizes, encoder = config.encoder, ResNet(config.encoder)
-    projector = mlp(
-        encoder.feature_dim, sizes.projector_hidden, sizes.projector_dim, bn_splits=sizes.bn_splits
-    )
-    return SwAV(config.method, nn.Sequential(encoder, projector), sizes.projector_dim)
+    online = projected(config.encoder, norm=True)
+    return SwAV(config.method, online, config.encoder.projector_dim)

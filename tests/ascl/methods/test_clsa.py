@@ -23,7 +23,8 @@ def on_embeddings(dim: int = 6, **config: Any) -> CLSA:
     encoder = nn.Linear(dim, dim, bias=False)
     nn.init.eye_(encoder.weight)
     torch.manual_seed(0)
-    return CLSA(Config(**{"queue_size": 9, **config}), encoder, nn.Identity(), dim)
+    online = nn.Sequential(encoder, nn.Identity())
+    return CLSA(Config(**{"queue_size": 9, **config}), online, dim)
 
 
 def by_loops(query: Tensor, key: Tensor, stronger: Tensor, bank: Tensor, t: float) -> list[float]:

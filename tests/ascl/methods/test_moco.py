@@ -67,7 +67,7 @@ def by_hand(*, symmetric: bool) -> float:
     encoder = nn.Linear(2, 2, bias=False)
     nn.init.eye_(encoder.weight)
     config = Config(queue_size=2, temperature=1.0, symmetric=symmetric)
-    method = MoCo(config, encoder, nn.Identity(), 2)
+    method = MoCo(config, nn.Sequential(encoder, nn.Identity()), 2)
     method.bank.features.copy_(torch.tensor([[-1.0, 0.0], [-1.0, 0.0]]))
     views = (torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
     zero = torch.zeros(1, dtype=torch.long)
