@@ -115,6 +115,7 @@ def test_an_interrupted_run_prints_how_to_go_on_and_does(
     }
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_equal_numbers(config: Path, tmp_path: Path) -> None:
     whole = cli("train", config, "epochs=6", "--out", "whole", "--json", cwd=tmp_path)
     args = [*COMMAND, "train", str(config), "epochs=6", "--out", "killed"]

@@ -165,6 +165,7 @@ def test_compact_keeps_everything(done: Done, tmp_path: Path) -> None:
     assert len(list((copy / "epochs").glob("*.parquet"))) == 1
 
 
+@pytest.mark.slow
 def test_what_can_never_be_scheduled_is_refused_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, GRID + "resources: {gpus_per_worker: 64}\n")
     said = ascl_sweep("run", path, "--store", tmp_path / "store")
