@@ -178,6 +178,7 @@ def of_validation(error: ValidationError, prefix: str, model: type[BaseModel]) -
         else:
             rule = item["msg"].removeprefix("Input should be ")
             rule = rule.replace("a valid integer", "an integer").replace("valid ", "")
+            rule = rule.replace("a tuple", "a list")  # YAML has no tuples
             message = f"must be {rule}, got {given!r}"
         faults.append(Fault(key, message))
     return faults

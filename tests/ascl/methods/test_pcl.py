@@ -229,6 +229,11 @@ def test_as_many_clusters_as_images_are_refused() -> None:
         build(config, TrainingSet(64, 10))
 
 
+def test_one_number_of_clusters_is_a_list_of_one_too() -> None:
+    with pytest.raises(Faulty, match="num_clusters: must be a list, got 5"):
+        tiny("pcl", method={"num_clusters": 5})
+
+
 def test_as_many_negative_prototypes_as_clusters_are_refused() -> None:
     with pytest.raises(Faulty, match="got negative_prototypes=5, 5 clusters; try 4 or fewer"):
         tiny("pcl", method={"negative_prototypes": 5})
