@@ -5,6 +5,7 @@ configurations with the first seed, scored on the holdout; its finalists then ru
 with every seed, scored on test. Other sweeps run every cell with every seed.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -326,8 +327,9 @@ class Agenda:
 
 
 def config_values(config: RunConfig) -> dict[str, Scalar]:
-    """A config by its dotted keys, as the ledger's columns are named."""
-    return flat(config.model_dump(mode="json"))
+    """A config by its dotted keys, as the ledger's columns are named; a list as its JSON text."""
+    values = flat(config.model_dump(mode="json"))
+    return {k: json.dumps(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def idle_keys(config: RunConfig) -> tuple[str, ...]:

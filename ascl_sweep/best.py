@@ -1,5 +1,6 @@
 """The best configuration of a sweep: by the holdout where runs were searched, else by the mean."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ def export_yaml(arm: Arm, path: Path) -> None:
         place = tree
         for parent in parents:
             place = place.setdefault(parent, {})
-        place[leaf] = value
+        is_list = key.startswith("method.") and str(value).startswith("[")  # see `config_values`
+        place[leaf] = json.loads(str(value)) if is_list else value
     tree.setdefault("data", {})["holdout"] = 0.0
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")

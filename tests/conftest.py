@@ -58,7 +58,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         **{"instdisc_epochs": 0},
     },
     "pcl": {
-        **{"name": "pcl", "queue_size": 40, "num_clusters": [5, 9], "negative_prototypes": 4},
+        **{"name": "pcl", "queue_size": 40, "granularities": [5, 9], "negative_prototypes": 4},
         **{"instance_epochs": 0},
     },
     "swav_full": {**_SWAV, "small_crops": 2, "queue_size": 40, "queue_from": 0.3},

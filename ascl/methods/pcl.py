@@ -36,7 +36,7 @@ class Config(MethodConfig):
     momentum: float = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""
     # Not strict: YAML has lists and no tuples.
-    num_clusters: tuple[Clusters, ...] = Field((250, 500), min_length=1, strict=False)
+    granularities: tuple[Clusters, ...] = Field((250, 500), min_length=1, strict=False)
     """Clusters of each k-means, one for each granularity."""
     negative_prototypes: int = Field(200, ge=1, le=2**22)
     """r: how many other prototypes are negatives of an image."""
@@ -47,9 +47,9 @@ class Config(MethodConfig):
         return Cost(("query", "key"), backprops=1, ema=True)
 
     def faults(self, run: RunConfig) -> Iterator[Fault]:
-        images, most, fewest = run.data.train_size, max(self.num_clusters), min(self.num_clusters)
+        images, most, fewest = run.data.train_size, max(self.granularities), min(self.granularities)
         if images is not None and most >= images:
-            yield Fault("method.num_clusters", too_many_clusters(most, images))
+            yield Fault("method.granularities", too_many_clusters(most, images))
         if self.negative_prototypes >= fewest:
             yield Fault(
                 "method.negative_prototypes",
@@ -71,7 +71,7 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
     if dataset.streams:
         tree["method"] |= {
             **{"temperature": 0.2, "queue_size": 16384, "momentum": 0.999},
-            **{"num_clusters": [25000, 50000, 100000], "negative_prototypes": 16384},
+            **{"granularities": [25000, 50000, 100000], "negative_prototypes": 16384},
         }
         tree["optim"] = {"lr": 0.03}
     return tree
@@ -131,7 +131,7 @@ class PCL(Method):
             features = unit(start.features(self.target.module))
             self.prototypes = tuple(
                 self.prototypes_of(features, kmeans(features, count, generator=start.generator))
-                for count in self.config.num_clusters
+                for count in self.config.granularities
             )
 
     def prototypes_of(self, features: Tensor, clustering: Clustering) -> Prototypes:
@@ -164,6 +164,6 @@ class PCL(Method):
 def build(config: RunConfig, training: TrainingSet) -> PCL:
     method, images = config.method, training.num_images
     assert isinstance(method, Config)
-    if max(method.num_clusters) >= images:
-        raise ValueError(too_many_clusters(max(method.num_clusters), images))
+    if max(method.granularities) >= images:
+        raise ValueError(too_many_clusters(max(method.granularities), images))
     return PCL(method, projected(config.encoder), config.encoder.projector_dim)

@@ -7,9 +7,10 @@ import pytest
 from ascl.config import load_config
 from ascl_sweep.agenda import config_values
 from ascl_sweep.best import best_arms, export_yaml
-from ascl_sweep.ledger import RunRow
+from ascl_sweep.ledger import Ledger, RunRow, Scalar
 from ascl_sweep.spec import spec_of
 from tests.ascl_sweep.test_agenda import SEARCH
+from tests.conftest import tiny
 
 SPEC = spec_of(SEARCH, file="it.yaml")
 
@@ -50,3 +51,17 @@ def test_the_winner_can_be_trained_on_all_of_train(tmp_path: Path) -> None:
     config = load_config(tmp_path / "best.yaml")
     changes = {"method.target_temperature": 0.02}
     assert config.identity() == SPEC.config(changes, seed=0, phase="final").identity()
+
+
+def test_every_system_has_a_config_that_the_ledger_can_hold_and_best_can_give_back(
+    system: str, tmp_path: Path
+) -> None:
+    config = tiny(system, data={"holdout": 0.0})
+    values = config_values(config)
+    assert all(isinstance(value, Scalar) for value in values.values())
+    done = RunRow(config.identity(), ("it",), values, "final", "full", "done", probe_top1=0.5)
+    with Ledger(str(tmp_path / "store")).writer() as writer:
+        writer.put_run(done)
+    found = Ledger(str(tmp_path / "store")).runs().values()
+    export_yaml(best_arms(found, "it", "probe_top1")[0], tmp_path / "best.yaml")
+    assert load_config(tmp_path / "best.yaml").identity() == config.identity()

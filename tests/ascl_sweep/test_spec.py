@@ -596,7 +596,7 @@ def test_on_a_laptop_some_epochs_come_before_clusters_and_some_after() -> None:
 
     assert method("instdisc").negatives is None
     assert (method("localagg").num_clusters, method("localagg").instdisc_epochs) == (500, 3)
-    assert (method("pcl").num_clusters, method("pcl").instance_epochs) == ((250, 500), 1)
+    assert (method("pcl").granularities, method("pcl").instance_epochs) == ((250, 500), 1)
 
 
 def test_numbers_of_clusters_shrink_where_they_are_given() -> None:
@@ -605,11 +605,11 @@ def test_numbers_of_clusters_shrink_where_they_are_given() -> None:
             "data": {"name": "imagenet"},
             "method": {"name": "pcl", "negative_prototypes": 300, "instance_epochs": 20},
         },
-        "space": grid(method__num_clusters=[[25000, 50000], [301], [400, 900]], epochs=[100, 200]),
+        "space": grid(method__granularities=[[25000, 50000], [301], [400, 900]], epochs=[100, 200]),
     }
     cells = laptop(given).cells()
     configs: list[Any] = [laptop(given).config(cell.changes, seed=0) for cell in cells]
-    found = [(c.method.num_clusters, c.epochs, c.method.instance_epochs) for c in configs]
+    found = [(c.method.granularities, c.epochs, c.method.instance_epochs) for c in configs]
     small = [(500, 500), (301,), (400, 500)]
     assert found == [(clusters, epochs, 1) for epochs in (3, 6) for clusters in small]
     assert all(c.method.negative_prototypes == 200 for c in configs)

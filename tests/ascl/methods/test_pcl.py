@@ -223,15 +223,15 @@ def test_prototypes_follow_from_the_state_and_the_epoch_alone() -> None:
 
 def test_as_many_clusters_as_images_are_refused() -> None:
     with pytest.raises(Faulty, match="got 80 clusters, 80 training images; try 8 or fewer"):
-        tiny("pcl", method={"num_clusters": [5, 80]})
-    config = tiny("pcl", method={"num_clusters": [5, 64]})
+        tiny("pcl", method={"granularities": [5, 80]})
+    config = tiny("pcl", method={"granularities": [5, 64]})
     with pytest.raises(ValueError, match="got 64 clusters, 64 training images"):
         build(config, TrainingSet(64, 10))
 
 
 def test_one_number_of_clusters_is_a_list_of_one_too() -> None:
-    with pytest.raises(Faulty, match="num_clusters: must be a list, got 5"):
-        tiny("pcl", method={"num_clusters": 5})
+    with pytest.raises(Faulty, match="granularities: must be a list, got 5"):
+        tiny("pcl", method={"granularities": 5})
 
 
 def test_as_many_negative_prototypes_as_clusters_are_refused() -> None:
@@ -252,19 +252,19 @@ def test_a_short_run_has_fewer_epochs_of_moco_by_default(epochs: int, first: int
 
 def test_granularities_are_a_list_in_files_and_on_the_command_line(tmp_path: Any) -> None:
     file = tmp_path / "pcl.yaml"
-    file.write_text("method: {name: pcl, num_clusters: [300, 600]}\n")
+    file.write_text("method: {name: pcl, granularities: [300, 600]}\n")
     config: Any = load_config(file)
-    assert config.method.num_clusters == (300, 600)
-    config = load_config(file, ["method.num_clusters=[700]"])
-    assert config.method.num_clusters == (700,)
+    assert config.method.granularities == (300, 600)
+    config = load_config(file, ["method.granularities=[700]"])
+    assert config.method.granularities == (700,)
     file.write_text(config.to_yaml())
     assert load_config(file).identity() == config.identity()
 
 
 @pytest.mark.parametrize("wrong", [[], [1], ["5"], [2.5], [True], 5, "many"])
 def test_what_is_no_list_of_counts_is_refused(wrong: Any) -> None:
-    with pytest.raises(Faulty, match=r"method\.num_clusters"):
-        tiny("pcl", method={"num_clusters": wrong})
+    with pytest.raises(Faulty, match=r"method\.granularities"):
+        tiny("pcl", method={"granularities": wrong})
 
 
 def test_the_name_alone_is_a_published_run() -> None:
@@ -273,7 +273,7 @@ def test_the_name_alone_is_a_published_run() -> None:
 
     small, large = config("cifar10"), config("imagenet")
     assert small.augment.query == small.augment.key == "strong"
-    assert (small.method.temperature, small.method.num_clusters) == (0.1, (250, 500))
+    assert (small.method.temperature, small.method.granularities) == (0.1, (250, 500))
     assert (large.method.temperature, large.method.negative_prototypes) == (0.2, 16384)
-    assert large.method.num_clusters == (25000, 50000, 100000)
+    assert large.method.granularities == (25000, 50000, 100000)
     assert large.method.queue_size == 16384
