@@ -106,7 +106,7 @@ _OTHERS = (
     *("Supervised", "InstDisc", "LocalAgg", "CO2", "PCL", "ReSSL"),
     *("SimCLR", "NNCLR", "CLSA", "SwAV", "SimSiam"),
 )
-_SYSTEMS: Mapping[str, Where] = {
+SYSTEMS: Mapping[str, Where] = {
     **{name: {"method.name": name.lower()} for name in _OTHERS},
     "ReSSL(*)": {"method.name": "ressl"},
     "MoCo": _relabelled("moco", "none"),
@@ -170,7 +170,7 @@ def _small_datasets() -> PaperTable:
     cells = tuple(
         # Both are our method ressl: what the authors trained themselves is like with like.
         replace(cell, matched=cell.row != "ReSSL")
-        for cell in _grid(_SYSTEMS, columns, block)
+        for cell in _grid(SYSTEMS, columns, block)
     )
     title = "Results on small-scale and medium-scale datasets"
     costs = _costs(block)
@@ -179,7 +179,7 @@ def _small_datasets() -> PaperTable:
 
 def _augmentation() -> PaperTable:
     rows: Mapping[str, Where] = {
-        f"{name} {key}": {**_SYSTEMS[name], "augment.key": key.lower()}
+        f"{name} {key}": {**SYSTEMS[name], "augment.key": key.lower()}
         for name in ("MoCo", "ASCL")
         for key in ("Strong", "Weak")
     }
@@ -220,7 +220,7 @@ def _neighbours() -> PaperTable:
         "d": _HEADLINE,
     }
     title = "Effect of different number of neighbors K"
-    cells = _grid(_SYSTEMS, _CIFAR, moco) + _grid(_SYSTEMS, columns, block)
+    cells = _grid(SYSTEMS, _CIFAR, moco) + _grid(SYSTEMS, columns, block)
     return PaperTable("neighbours", title, "tab:nns", cells, footnotes)
 
 
@@ -252,7 +252,7 @@ def _imagenet() -> PaperTable:
         for name, _, _, batch, epochs, _ in _lines(block)
     }
     title = "Results on ImageNet-1k"  # its section's, for it is printed without a caption
-    cells = _grid(_SYSTEMS, {"Top-1 Acc": {"data.name": "imagenet"}}, block)
+    cells = _grid(SYSTEMS, {"Top-1 Acc": {"data.name": "imagenet"}}, block)
     costs = _costs(block)
     return PaperTable(
         "imagenet", title, "tab:imagenet", cells, footnotes, costs=costs, settings=settings
@@ -260,7 +260,7 @@ def _imagenet() -> PaperTable:
 
 
 def _tau_prime() -> PaperTable:
-    rows = {data: {**where, **_SYSTEMS["ASCL"]} for data, where in _CIFAR.items()}
+    rows = {data: {**where, **SYSTEMS["ASCL"]} for data, where in _CIFAR.items()}
     columns: Mapping[str, Where] = {
         f"τ' = {value}": {"method.target_temperature": value}
         for value in (0.01, 0.02, 0.05, 0.08, 0.1)
@@ -297,7 +297,7 @@ def _byol() -> PaperTable:
         "c": "The paper's appendix pairs a sample's key with the queries of the batch; its "
         "released code, and so ours, a sample's query with the keys.",
     }
-    title, cells = "Performance of ASCL with BYOL", _grid(_SYSTEMS, columns, block)
+    title, cells = "Performance of ASCL with BYOL", _grid(SYSTEMS, columns, block)
     return PaperTable("byol", title, "tab:byol", cells, footnotes)
 
 

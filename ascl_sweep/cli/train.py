@@ -53,7 +53,7 @@ def train(
                 run = build(settings)
                 resume(run, folder)
                 kept = run.epoch
-            with interruptible(), _bar() as bar:
+            with interruptible(), _bar("steps") as bar:
                 after = f", going on after epoch {kept}" if kept else ""
                 talk.print(f"run [bold]{settings.identity()}[/] in {escape(str(folder))}{after}")
                 for metrics in train_in(run, folder, _shown_on(bar, run)):
@@ -76,21 +76,43 @@ def train(
 def fetch(
     dataset: Annotated[str, typer.Argument(help="Name of the dataset.")],
     root: Annotated[Path, typer.Option(help="Folder that holds the datasets.")] = Path("data"),
+    decode: Annotated[
+        bool,
+        typer.Option(
+            "--decode", help="Keep ImageNet's pixels beside its files: more disk, faster epochs."
+        ),
+    ] = False,
 ) -> None:
     """Download a dataset and check it."""
     with sentences():
         from ascl.data import fetch as fetch_data
 
-        fetch_data(dataset, root)
+        if decode:
+            _decode(dataset, root)
+        else:
+            fetch_data(dataset, root)
         talk.print(f"{dataset} is ready for data.root={escape(str(root))}")
 
 
-def _bar() -> Progress:
+def _decode(dataset: str, root: Path) -> None:
+    from ascl.data import decode
+
+    try:
+        with interruptible(), _bar("pictures") as bar:
+            task = bar.add_task(f"decoding {dataset}", total=None)
+            decode(dataset, root, lambda done, of: bar.update(task, completed=done, total=of))
+    except KeyboardInterrupt:
+        again = shlex.join(["ascl-sweep", "fetch", dataset, "--root", str(root), "--decode"])
+        talk.print(f"interrupted; whole shards are kept. Go on with:\n  {escape(again)}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _bar(unit: str) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("steps"),
+        TextColumn(unit),
         TimeRemainingColumn(),
         console=talk,
         transient=True,

@@ -46,9 +46,10 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Section:
-    """What is shown of one sweep."""
+    """What is shown of one sweep, or before all of them."""
 
     sweep: str
+    """Empty where it is of no one sweep."""
     title: str
     blocks: tuple[Sheet | Sentences, ...]
 

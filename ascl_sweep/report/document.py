@@ -4,21 +4,76 @@ Every sweep has its table in two shapes: *means*, rows × columns as a paper pri
 a line for each arm with all that is claimed of it. A search has sentences and its best trials.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from ascl_sweep import labels
+from ascl_sweep.claims import Finding, Outcome
 from ascl_sweep.ledger import STATES
-from ascl_sweep.report.blocks import NONE, Cell, Section, Sentences, Sheet, counted
+from ascl_sweep.report.blocks import NONE, Cell, Section, Sentences, Sheet, counted, signed
 from ascl_sweep.report.report import Report, SweepReport
 from ascl_sweep.report.searches import SearchSummary, Trial
 from ascl_sweep.report.sheets import sheets_of
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 __all__ = ["Cell", "Section", "Sentences", "Sheet", "document_of", "opening"]
 
 
 def document_of(report: Report) -> tuple[Section, ...]:
-    """A section for each sweep."""
-    return tuple(map(_section, report.sweeps))
+    """What the paper claims, where the runs can tell, and a section for each sweep."""
+    first = (claims_section(report),) if report.claims else ()
+    return (*first, *map(_section, report.sweeps))
+
+
+def claims_section(report: Report) -> Section:
+    """Which claims of the paper hold, which do not, and which these runs cannot decide."""
+    counts = Counter(finding.outcome for finding in report.claims)
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+    laptop = any(sweep.sweep.scale == "laptop" for sweep in report.sweeps)
+    scale = [
+        "These are runs at laptop scale (small data, net and epochs): what holds or does not hold "
+        "here is said of that scale, not of the paper's own setting."
+    ]
+    sheet = Sheet(
+        name="claims",
+        title="what our runs say of them",
+        header=("claim", "source", "our runs", "for it", "decided", "Δ", "seeds"),
+        align="lllrrrr",
+        rows=tuple(map(_claim_row, report.claims)),
+        caption=(
+            "for it: comparisons whose mean is on the claim's side; decided: those better and "
+            f"those worse or equivalent (paired t by seed, 5%, Holm within a claim, ±"
+            f"{report.options.region:g} points); Δ: least and greatest mean difference in points",
+            "a claim holds if every comparison is decided for it, and does not hold if one is "
+            "decided against it",
+        ),
+    )
+    blocks = (Sentences((f"{said}.", *(scale if laptop else ()))), sheet)
+    return Section("", "Claims of the paper", blocks)
+
+
+def _claim_row(found: Finding) -> tuple[Cell, ...]:
+    means = [duel.result.mean for duel in found.duels]
+    verdicts = [duel.verdict for duel in found.duels]
+    lost = sum(verdict in ("worse", "equivalent") for verdict in verdicts)
+    seeds = [duel.result.n for duel in found.duels]
+    bold = found.outcome == "holds"
+    span = "" if not means else " to ".join(signed(x, 2) for x in dict.fromkeys(_ends(means)))
+    return (
+        Cell(found.claim.text),
+        Cell(found.claim.source),
+        Cell(f"{found.outcome}: {found.why}" if found.why else found.outcome, bold),
+        Cell(f"{found.agreeing}/{len(means)}" if means else NONE),
+        Cell(f"{verdicts.count('better')} + {lost}" if means else NONE),
+        Cell(span or NONE),
+        Cell("–".join(map(str, dict.fromkeys(_ends(seeds)))) if seeds else NONE),
+    )
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def opening(report: Report) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from ascl_sweep.claims import Finding
 from ascl_sweep.report.ablation import AblationTable, Arm
 from ascl_sweep.report.report import Report, SweepReport
 from ascl_sweep.report.searches import SearchSummary
@@ -22,6 +23,26 @@ def plain(report: Report) -> Plain:
         },
         "unread_files": len(report.problems),
         "sweeps": [_sweep(sweep) for sweep in report.sweeps],
+        **({"claims": list(map(_claim, report.claims))} if report.claims else {}),
+    }
+
+
+def _claim(found: Finding) -> Plain:
+    return {
+        "claim": found.claim.text,
+        "source": found.claim.source,
+        "metric": found.claim.score,
+        "outcome": found.outcome,
+        "why": found.why,
+        "comparisons": [
+            {
+                "what": duel.label,
+                **asdict(duel.result),
+                "corrected_p": duel.corrected_p,
+                "verdict": duel.verdict,
+            }
+            for duel in found.duels
+        ],
     }
 
 

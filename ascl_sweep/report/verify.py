@@ -234,6 +234,10 @@ def _of_json(text: str) -> Content:
             row, column = (rest[1], rest[2:]) if lists else ("".join(rest[:1]), rest[1:])
             shown = json.dumps(value, ensure_ascii=False)
             content.cells[name, table, row, ".".join(column)] = shown
+    for name, claim in _named(data.get("claims")):
+        for path, value in _leaves(claim):
+            shown = json.dumps(value, ensure_ascii=False)
+            content.cells["claims", name, path[0], ".".join(path[1:])] = shown
     return content
 
 
@@ -242,7 +246,7 @@ def _named(items: Any) -> Iterator[tuple[str, Any]]:
     for i, item in enumerate(items if isinstance(items, list) else ()):
         names = item if isinstance(item, dict) else {}
         place = f"{names['row']}, {names['column']}" if {"row", "column"} <= names.keys() else None
-        own = (names.get(key) for key in ("run_id", "name", "label", "data"))
+        own = (names.get(key) for key in ("run_id", "name", "label", "data", "claim", "what"))
         yield next((str(name) for name in (place, *own) if name), str(i)), item
 
 

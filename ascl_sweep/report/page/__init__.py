@@ -53,9 +53,12 @@ def page(report: Report, ledger: Ledger) -> str:
         body="\n".join(
             [
                 *_opening(report),
+                *(_claims(section) for section in sections if not section.sweep),
                 *(
                     _sweep(i, section, sweep, ledger)
-                    for i, (section, sweep) in enumerate(zip(sections, report.sweeps, strict=True))
+                    for i, (section, sweep) in enumerate(
+                        zip((s for s in sections if s.sweep), report.sweeps, strict=True)
+                    )
                 ),
             ]
         ),
@@ -186,13 +189,7 @@ def _footer() -> str:
 
 def _sweep(i: int, section: Section, found: SweepReport, ledger: Ledger) -> str:
     """A sweep's part of the page."""
-    parts = [f'<h2 id="sweep-{i}">{_text(section.title)}</h2>']
-    for block in section.blocks:
-        if isinstance(block, Sentences):
-            parts += [f"<h3>{_text(block.title)}</h3>"] if block.title else []
-            parts += [f'<p class="said">{_text(sentence)}</p>' for sentence in block.items]
-        else:
-            parts.append(_table(block, section.sweep))
+    parts = [f'<h2 id="sweep-{i}">{_text(section.title)}</h2>', *_blocks(section)]
     drawn = [_figure(f"figure-{i}-{j}", f) for j, f in enumerate(figures_of(found, ledger))]
     if drawn:
         parts.append(f'<h3>Figures</h3><div class="figures">{"".join(drawn)}</div>')
@@ -212,6 +209,24 @@ def _sweep(i: int, section: Section, found: SweepReport, ledger: Ledger) -> str:
     return (
         f'<section class="sweep" data-sweep="{name}" aria-labelledby="sweep-{i}">{inside}</section>'
     )
+
+
+def _claims(section: Section) -> str:
+    """The first page: it is of no one sweep, and shown whichever is chosen."""
+    inside = "\n".join(_blocks(section))
+    return (
+        '<section class="claims" aria-labelledby="claims">'
+        f'<h2 id="claims">{_text(section.title)}</h2>{inside}</section>'
+    )
+
+
+def _blocks(section: Section) -> Iterator[str]:
+    for block in section.blocks:
+        if isinstance(block, Sentences):
+            yield from [f"<h3>{_text(block.title)}</h3>"] if block.title else []
+            yield from (f'<p class="said">{_text(sentence)}</p>' for sentence in block.items)
+        else:
+            yield _table(block, section.sweep)
 
 
 def _table(sheet: Sheet, sweep: str) -> str:
