@@ -1,7 +1,8 @@
 """From stored images to what a network sees: training views, and plain pictures for evaluation.
 
 Sets in memory live as one uint8 tensor on the training device and are cut, coloured and normalised
-there in batches. Sets on disk are decoded and cropped by DataLoader workers, the rest is the same.
+there in batches. Sets on disk are decoded (or read, where their pixels are kept) and cropped by
+DataLoader workers, the rest is the same.
 
 Shapes: N = this rank's share of a batch, S = side of the view.
 """
@@ -20,11 +21,14 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import functional as TF
 
 from ascl.datasets import DataError, DatasetSpec, ImageFiles, Images
+from ascl.decoded import RawPicture, decode
 from ascl.distributed import share
+from ascl.memory import keep_freed
 from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, make_view, normalise_
 
-CropDraw = tuple[np.ndarray, np.ndarray, bool]
-"""A sample's row of `ViewDraw.crop`, `place` and `flip`."""
+Place = str | RawPicture
+CropRequest = tuple[Place, np.ndarray, np.ndarray, list[bool]]
+"""Where a picture is, and its rows of `ViewDraw.crop`, `place` and `flip`, one for each view."""
 EVAL_BATCH = 256
 EVAL_MARGIN = 256 / 224  # ImageNet's evaluation: shorter side 256, centre 224
 
@@ -90,21 +94,26 @@ def training_batches(
 
     pending: deque[list[ViewDraw]] = deque()  # the loader hands batches back in order
 
-    def requests() -> Iterator[list[tuple[int, list[CropDraw]]]]:
+    def requests() -> Iterator[list[CropRequest]]:
         for indices in steps:
             drawn = draws(indices)
             pending.append(drawn)
-            mine = indices[share(len(indices))].tolist()
-            rows = [_crop_draws(draw) for draw in drawn]
-            yield list(zip(mine, map(list, zip(*rows, strict=True)), strict=True))
+            places = map(images.place, indices[share(len(indices))].tolist())
+            # As arrays, since a tensor sent to a worker costs a file descriptor, and batches ahead
+            # of a few dozen workers would use up all there are.
+            crop, place, flip = (
+                torch.stack([getattr(draw, name) for draw in drawn], dim=1)
+                for name in ("crop", "place", "flip")
+            )
+            yield list(zip(places, crop.numpy(), place.numpy(), flip.tolist(), strict=True))
 
-    for crops, labels in _loaded(_Crops(images, specs), requests()):
+    for indices, crops in zip(steps, _loaded(_Crops(specs), requests()), strict=True):
         drawn = pending.popleft()
         views = tuple(
             pixels.laid_out(finish_view(_floats(crop, pixels), draw, spec, pixels.mean, pixels.std))
             for crop, draw, spec in zip(crops, drawn, specs, strict=True)
         )
-        yield views, labels.to(pixels.device, non_blocking=True)
+        yield views, images.labels[indices[share(len(indices))]].to(pixels.device)
 
 
 def plain_batches(images: Images | ImageFiles, pixels: Pixels) -> Iterator[Tensor]:
@@ -120,19 +129,16 @@ def plain_batches(images: Images | ImageFiles, pixels: Pixels) -> Iterator[Tenso
                 )
             yield pixels.laid_out(normalise_(pictures, pixels.mean, pixels.std))
         return
-    for pictures in _loaded(_Centres(images, pixels.size), iter([list(part) for part in parts])):
+    places = (list(map(images.place, part)) for part in parts)
+    for pictures in _loaded(_Centres(pixels.size), places):
         pictures = normalise_(_floats(pictures, pixels), pixels.mean, pixels.std)
         yield pixels.laid_out(pictures)
 
 
 def _floats(pictures: Tensor, pixels: Pixels) -> Tensor:
-    return pictures.to(pixels.device, non_blocking=True).float().div_(255)
-
-
-def _crop_draws(draw: ViewDraw) -> list[CropDraw]:
-    """What a worker needs to know of each sample; as arrays, since a tensor sent to a worker costs
-    a file descriptor, and batches ahead of a few dozen workers would use up all there are."""
-    return list(zip(draw.crop.numpy(), draw.place.numpy(), draw.flip.tolist(), strict=True))
+    """Floats (N, 3, S, S) in [0, 1] on the device, of bytes (N, S, S, 3)."""
+    pictures = pictures.to(pixels.device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
+    return pictures.float().div_(255)
 
 
 def _loaded(dataset: "Dataset[Any]", requests: Iterator[list[Any]]) -> Iterator[Any]:
@@ -142,47 +148,60 @@ def _loaded(dataset: "Dataset[Any]", requests: Iterator[list[Any]]) -> Iterator[
         batch_sampler=requests,
         num_workers=torch.get_num_threads(),  # Ray sets it to the CPUs a worker was given
         pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_begin,
     )
     try:
         yield from loader
+        return
     except DataError as error:
-        raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None
+        sentence = str(error).strip().splitlines()[-1].partition("DataError: ")[2]
+        # Its frames hold the loader in a cycle; found by the garbage collector, a loader waits five
+        # seconds for its workers.
+        error.__traceback__ = None
+    raise DataError(sentence)
 
 
-def _decode(path: str) -> Image.Image:
-    try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
-    except OSError as error:
-        raise DataError(f"{path} cannot be decoded: {error}; fetch that file again") from error
+def _begin(worker: int) -> None:
+    # Each picture needs about the memory that the one before it has freed.
+    keep_freed()
 
 
-class _Crops(Dataset[tuple[list[Tensor], int]]):
-    """Decoded pictures, cropped and flipped as drawn, one crop per view."""
+def _opened(place: Place) -> Image.Image | RawPicture:
+    return decode(place) if isinstance(place, str) else place
 
-    def __init__(self, files: ImageFiles, specs: Sequence[ViewSpec]) -> None:
-        self.files, self.specs = files, specs
 
-    def __getitem__(self, request: tuple[int, list[CropDraw]]) -> tuple[list[Tensor], int]:
-        index, draws = request
-        picture = _decode(self.files.paths[index])
+class _Crops(Dataset[list[np.ndarray]]):
+    """Pictures cropped, resized and flipped as drawn, as bytes (S, S, 3), one for each view.
+
+    Requests say where a picture is: a worker that held all paths would by and by copy them, as
+    counting references writes to the memory that it shares with its parent.
+    """
+
+    def __init__(self, specs: Sequence[ViewSpec]) -> None:
+        self.sizes = [spec.size for spec in specs]
+
+    def __getitem__(self, request: CropRequest) -> list[np.ndarray]:
+        place, candidates, where, flips = request
+        picture = _opened(place)
+        boxes = crop_boxes(candidates, where, picture.height, picture.width).tolist()
         crops = []
-        for (drawn, place, flip), spec in zip(draws, self.specs, strict=True):
-            candidates, where = torch.from_numpy(drawn)[None], torch.from_numpy(place)[None]
-            boxes = crop_boxes(candidates, where, picture.height, picture.width)
-            top, left, height, width = boxes[0].tolist()
-            crop = TF.resized_crop(picture, top, left, height, width, [spec.size, spec.size])
-            crops.append(TF.pil_to_tensor(TF.hflip(crop) if flip else crop))
-        return crops, int(self.files.labels[index])
+        for (top, left, height, width), flip, size in zip(boxes, flips, self.sizes, strict=True):
+            crop = picture.crop((left, top, left + width, top + height))
+            crop = crop.resize((size, size), Image.Resampling.BILINEAR)
+            if flip:
+                crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            crops.append(np.array(crop))
+        return crops
 
 
-class _Centres(Dataset[Tensor]):
-    """Decoded pictures at evaluation size."""
+class _Centres(Dataset[np.ndarray]):
+    """Pictures at evaluation size, as bytes (S, S, 3)."""
 
-    def __init__(self, files: ImageFiles, size: int) -> None:
-        self.files, self.size = files, size
+    def __init__(self, size: int) -> None:
+        self.size = size
 
-    def __getitem__(self, index: int) -> Tensor:
-        picture = TF.resize(_decode(self.files.paths[index]), round(self.size * EVAL_MARGIN))
-        out: Tensor = TF.pil_to_tensor(TF.center_crop(picture, [self.size, self.size]))
-        return out
+    def __getitem__(self, place: Place) -> np.ndarray:
+        picture = _opened(place)
+        whole = picture.crop((0, 0, picture.width, picture.height))
+        resized = TF.resize(whole, round(self.size * EVAL_MARGIN))
+        return np.array(TF.center_crop(resized, [self.size, self.size]))

@@ -157,11 +157,15 @@ class RuntimeConfig(Section):
     channels_last: bool = True
     compile: bool = False
     """torch.compile the encoders."""
+    micro_batches: int = Field(1, ge=1, le=1024)
+    """Encoders take a batch in so many parts, one after the other: the memory of one part, and the
+    time of one more forward pass. The loss sees the whole batch, so that numbers change by rounding
+    only; `encoder.bn_splits` must be a multiple of it times the workers."""
     device: str = "auto"
     """`auto` is the GPU if there is one; where a run is computed is not part of its identity."""
 
     def inert(self) -> frozenset[str]:
-        return frozenset({"device"})
+        return frozenset({"device", "micro_batches"})
 
 
 class RunConfig(Section):
@@ -247,6 +251,10 @@ class RunConfig(Section):
                 "each BN group needs at least 2 images, "
                 f"got batch_size={batch}, bn_splits={splits}; try {max(1, batch // 2)} or fewer",
             )
+        elif splits % self.runtime.micro_batches:
+            yield Fault(
+                "runtime.micro_batches", uneven_micro_batches(splits, self.runtime.micro_batches)
+            )
         if self.data.train_size is not None and batch > self.data.train_size:
             yield Fault(
                 "batch_size",
@@ -288,6 +296,21 @@ def queue_too_long(queue: int, images: int) -> str:
     return (
         "the bank cannot be larger than the training set, or each image is its own negative, "
         f"got queue_size={queue}, {images} training images; try {images // 2} or fewer"
+    )
+
+
+def uneven_micro_batches(splits: int, micro_batches: int, workers: int = 1) -> str:
+    """Why micro-batches must be of whole BN groups, which each of the workers has its share of."""
+    each = splits // workers
+    fitting = [n for n in range(1, each + 1) if each % n == 0]
+    fewer = [n for n in fitting if n < micro_batches]
+    more = [n for n in fitting if n > micro_batches]
+    near = fewer[-1:] + more[:1]
+    return (
+        "the BN groups must divide evenly over the micro-batches, for statistics never cross them, "
+        f"got encoder.bn_splits={splits}, runtime.micro_batches={micro_batches}"
+        f"{f', workers={workers}' if workers > 1 else ''}; "
+        f"try {' or '.join(map(str, near))}, or another encoder.bn_splits"
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ascl.datasets import DataError, DatasetSpec, ImageFiles, Images, dataset_spec, fetch_command
+from ascl.decoded import OnDecoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +83,18 @@ def fetch(name: str, root: str | Path) -> None:
             f"{name} could not be downloaded to {root} ({reason}); "
             f"check the network and the disk, then run {fetch_command(spec, root)} again"
         ) from error
+
+
+def decode(name: str, root: str | Path, on_progress: OnDecoded) -> None:
+    """Keep a dataset's pixels on disk beside its files, to be read in their place.
+
+    Views are bit for bit the same. Called again, it goes on where it was. Raises OSError when the
+    disk has no room.
+    """
+    spec = dataset_spec(name)
+    if spec.decode is None:
+        raise DataError(f"{name} is held in memory and need not be decoded; leave --decode out")
+    spec.decode(spec, Path(root).expanduser(), on_progress)
 
 
 def _balanced_order(labels: Tensor) -> Tensor:

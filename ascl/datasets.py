@@ -31,6 +31,8 @@ from ascl.faults import unknown_name
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
 
+    from ascl.decoded import Decoded, OnDecoded, RawPicture
+
 
 class DataError(ValueError):
     """A dataset that is missing, damaged or out of reach, said in one sentence with the way out."""
@@ -56,9 +58,15 @@ class ImageFiles:
     paths: tuple[str, ...]
     labels: Tensor
     """int64 (N,)."""
+    decoded: "Decoded | None" = None
+    """Where their pixels lie, if they are kept."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def place(self, index: int) -> "str | RawPicture":
+        """What a loader's worker needs to read an image: a path, or where its pixels lie."""
+        return self.paths[index] if self.decoded is None else self.decoded.picture(index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +95,8 @@ class DatasetSpec:
     download: Callable[["DatasetSpec", Path], None]
     streams: bool = False
     """Whether images stay on disk and are decoded on the loader's workers."""
+    decode: "Callable[[DatasetSpec, Path, OnDecoded], None] | None" = None
+    """Keep the pixels of all images on disk; None where images are held in memory anyway."""
 
 
 # ---------------------------------------------------------------- sentences
@@ -312,7 +322,36 @@ def _download_tiny_imagenet(spec: DatasetSpec, root: Path) -> None:
 
 
 def _open_imagenet(spec: DatasetSpec, root: Path, split: str) -> Split:
-    folder = root / "imagenet" / ("train" if split == "train" else "val")
+    from ascl.decoded import open_decoded, pixels_of  # not above: it raises our DataError
+
+    folder = _imagenet_folder(root, split)
+    again = f"`ascl-sweep fetch imagenet --root {shlex.quote(str(root))} --decode`"
+    names, decoded = open_decoded(pixels_of(folder), f"mend it with {again}") or ([], None)
+    if decoded is None or folder.is_dir():
+        there = _imagenet_names(spec, root, folder)
+        if decoded is not None and names != there:
+            raise DataError(
+                f"{decoded.folder} was decoded from other files than are in {folder} "
+                f"({len(names)} and {len(there)} of them); renew it with {again}, or delete it"
+            )
+        names = there
+    counts = Counter(name.partition("/")[0] for name in names)  # in order: the names are sorted
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(list(counts.values())))
+
+    def take(places: Tensor) -> ImageFiles:
+        paths = tuple(os.path.join(folder, names[i]) for i in places.tolist())
+        kept = None if decoded is None else decoded[places.numpy()]
+        return ImageFiles(paths, labels[places], kept)
+
+    return Split(labels, take)
+
+
+def _imagenet_folder(root: Path, split: str) -> Path:
+    return root / "imagenet" / ("train" if split == "train" else "val")
+
+
+def _imagenet_names(spec: DatasetSpec, root: Path, folder: Path) -> list[str]:
+    """The images in a folder, as <wnid>/<file>, sorted."""
     if not folder.is_dir():
         raise DataError(f"imagenet is not in {root}: no {folder}; {_imagenet_advice(root)}")
     wnids = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
@@ -321,22 +360,22 @@ def _open_imagenet(spec: DatasetSpec, root: Path, split: str) -> Split:
             f"{folder} is incomplete (it holds {len(wnids)} of {spec.num_classes} class folders); "
             f"{_imagenet_advice(root)}"
         )
-    paths: list[str] = []
-    counts = []
+    names: list[str] = []
     for wnid in wnids:
         files = sorted(file for file in os.listdir(folder / wnid) if file.endswith(".JPEG"))
         if not files:
             raise DataError(
                 f"{folder / wnid} is incomplete (it holds no .JPEG file); {_imagenet_advice(root)}"
             )
-        paths += [os.path.join(folder, wnid, file) for file in files]
-        counts.append(len(files))
-    labels = torch.arange(len(wnids)).repeat_interleave(torch.tensor(counts))
+        names += [f"{wnid}/{file}" for file in files]
+    return names
 
-    def take(places: Tensor) -> ImageFiles:
-        return ImageFiles(tuple(paths[i] for i in places.tolist()), labels[places])
 
-    return Split(labels, take)
+def _decode_imagenet(spec: DatasetSpec, root: Path, on_progress: "OnDecoded") -> None:
+    from ascl.decoded import decode_folders
+
+    folders = [_imagenet_folder(root, split) for split in ("train", "test")]
+    decode_folders({f: _imagenet_names(spec, root, f) for f in folders}, on_progress)
 
 
 def _imagenet_advice(root: Path) -> str:
@@ -368,7 +407,7 @@ _SPECS = (
     DatasetSpec("tiny_imagenet", 200, 64, 64, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
                 _open_tiny_imagenet, _download_tiny_imagenet),
     DatasetSpec("imagenet", 1000, None, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225),
-                _open_imagenet, _download_imagenet, streams=True),
+                _open_imagenet, _download_imagenet, streams=True, decode=_decode_imagenet),
 )
 # fmt: on
 

@@ -10,8 +10,10 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
-from ascl.config import EncoderConfig
+from ascl.config import EncoderConfig, uneven_micro_batches
 from ascl.distributed import world_size
 
 DEPTHS = {
@@ -71,8 +73,35 @@ def splits_per_rank(bn_splits: int) -> int:
     return bn_splits // world
 
 
+def in_parts(net: nn.Module, x: Tensor, parts: int) -> Tensor:
+    """What `net` makes of a training batch, with the activations of one part at a time in memory.
+
+    For its gradient a part is computed once more. All start from the same running statistics, which
+    then are the mean of what the parts make of them, and so of what all BN groups do.
+    """
+    outputs: list[Tensor] = []
+    statistics: list[dict[str, Tensor]] = []
+    for part in x.chunk(parts):
+        # Copies of its own: what the second computation does to them is read by no one.
+        own = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        run = partial(functional_call, net, own)
+        if torch.is_grad_enabled():
+            outputs.append(checkpoint(run, part, use_reentrant=False, preserve_rng_state=False))
+        else:
+            outputs.append(run(part))
+        statistics.append(own)
+    with torch.no_grad():
+        for name, buffer in net.named_buffers():
+            each = torch.stack([own[name] for own in statistics])
+            # Batches are counted, and by every part alike.
+            buffer.copy_(each.mean(dim=0) if buffer.is_floating_point() else each[0])
+    return torch.cat(outputs)
+
+
 class ResNet(nn.Module):
     """A ResNet without its classifier: images (N, 3, H, W) → features (N, feature_dim)."""
+
+    micro_batches = 1
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -112,8 +141,23 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    def cut_batches(self, micro_batches: int) -> None:
+        """Go through each training batch in so many parts, of whole BN groups: see `in_parts`."""
+        for norm in self.modules():
+            if isinstance(norm, SplitBatchNorm):
+                if norm.splits % micro_batches:
+                    workers = world_size()
+                    raise ValueError(
+                        uneven_micro_batches(norm.splits * workers, micro_batches, workers)
+                    )
+                norm.splits //= micro_batches
+        self.micro_batches = micro_batches
+
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(self.stem(x))
+        if self.training and self.micro_batches > 1:
+            x = in_parts(nn.Sequential(self.stem, self.stages), x, self.micro_batches)
+        else:
+            x = self.stages(self.stem(x))
         return x.mean(dim=(2, 3))
 
 

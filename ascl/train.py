@@ -163,9 +163,10 @@ def build(
         method = load_method(config.method.name).build(config, training)
     pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
     method.to(device).to(memory_format=pixels.memory_format)
-    if config.runtime.compile:
-        for part in method.modules():
-            if isinstance(part, ResNet):  # the online one and the copy
+    for part in method.modules():
+        if isinstance(part, ResNet):  # the online one and the copy
+            part.cut_batches(config.runtime.micro_batches)
+            if config.runtime.compile:
                 part.compile()
     model: nn.Module = method
     if world > 1:

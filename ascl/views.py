@@ -11,6 +11,7 @@ Shapes: N = batch, C = 3, H × W = stored image, S = side of the view.
 import math
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,7 +63,7 @@ def small_view(spec: ViewSpec) -> ViewSpec:
 class ViewDraw:
     """The random numbers behind a batch of views, all on the CPU; row i belongs to sample i."""
 
-    crop: Tensor  # (N, CROP_TRIES, 2) area share and log aspect ratio of each candidate
+    crop: Tensor  # (N, CROP_TRIES, 2) area share and aspect ratio of each candidate
     place: Tensor  # (N, 2) where the crop sits, in [0, 1)
     flip: Tensor  # (N,) bool
     jitter: Tensor  # (N,) bool
@@ -103,33 +104,34 @@ def draw_view(spec: ViewSpec, count: int, generator: torch.Generator) -> ViewDra
     num_ops = spec.num_ops if spec.kind == "stronger" else 0
     ops = torch.randint(len(OPS), (count, num_ops), generator=generator)
     backwards = uniform(num_ops) < 0.5
-    boxes = torch.stack((area, log_ratio), dim=-1)
-    return ViewDraw(boxes, place, flip, jitter, factor, hue, order, grey, sigma, ops, backwards)
+    crops = torch.stack((area, log_ratio.exp()), dim=-1)
+    return ViewDraw(crops, place, flip, jitter, factor, hue, order, grey, sigma, ops, backwards)
 
 
-def crop_boxes(crop: Tensor, place: Tensor, height: int, width: int) -> Tensor:
+def crop_boxes(crop: np.ndarray, place: np.ndarray, height: int, width: int) -> np.ndarray:
     """Turn draws into integer boxes (N, 4): top, left, height, width, as RandomResizedCrop does.
 
     The first candidate that fits inside the picture is taken; if none does, the largest centred
-    box within the allowed aspect ratios.
+    box within the allowed aspect ratios. In NumPy, since a loader's worker does so for one picture
+    at a time, where what PyTorch takes for each small step adds up to half of the decoding.
     """
-    ratio = crop[..., 1].exp()
+    ratio = crop[..., 1]
     area = crop[..., 0] * height * width
-    w = (area * ratio).sqrt().round().long()  # (N, tries)
-    h = (area / ratio).sqrt().round().long()
+    w = np.sqrt(area * ratio).round().astype(np.int64)  # (N, tries)
+    h = np.sqrt(area / ratio).round().astype(np.int64)
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    first = fits.long().argmax(dim=1, keepdim=True)
-    h, w = h.gather(1, first).squeeze(1), w.gather(1, first).squeeze(1)
-    top = (place[:, 0] * (height - h + 1)).long()
-    left = (place[:, 1] * (width - w + 1)).long()
-    boxes = torch.stack((top, left, h, w), dim=1)
+    first = np.arange(len(crop)), fits.argmax(axis=1)
+    h, w = h[first], w[first]
+    # In 32 bits, like all that was drawn.
+    top = (place[:, 0] * (height - h + 1).astype(np.float32)).astype(np.int64)
+    left = (place[:, 1] * (width - w + 1).astype(np.float32)).astype(np.int64)
     whole_h, whole_w = height, width
     if width / height < CROP_RATIO[0]:
         whole_h = round(width / CROP_RATIO[0])
     elif width / height > CROP_RATIO[1]:
         whole_w = round(height * CROP_RATIO[1])
-    whole = torch.tensor([(height - whole_h) // 2, (width - whole_w) // 2, whole_h, whole_w])
-    return torch.where(fits.any(dim=1, keepdim=True), boxes, whole)
+    whole = np.array([(height - whole_h) // 2, (width - whole_w) // 2, whole_h, whole_w])
+    return np.where(fits[first][:, None], np.stack((top, left, h, w), axis=1), whole)
 
 
 def resize_weights(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
@@ -210,8 +212,8 @@ def distort(images: Tensor, draw: ViewDraw) -> Tensor:
 def crop_views(images: Tensor, draw: ViewDraw, spec: ViewSpec) -> Tensor:
     """Crop, resize and flip uint8 images (N, 3, H, W) to floats (N, 3, S, S) in [0, 1]."""
     height, width = images.shape[-2:]
-    boxes = crop_boxes(draw.crop, draw.place, height, width).to(images.device)
-    top, left, h, w = boxes.unbind(dim=1)
+    boxes = crop_boxes(draw.crop.numpy(), draw.place.numpy(), height, width)
+    top, left, h, w = torch.from_numpy(boxes).to(images.device).unbind(dim=1)
     rows = resize_weights(top, h, height, spec.size)
     columns = resize_weights(left, w, width, spec.size) / 255
     columns = torch.where(draw.flip.to(images.device).view(-1, 1, 1), columns.flip(1), columns)

@@ -12,8 +12,8 @@ import yaml
 from ascl_sweep.ledger import RunRow, Scalar
 
 COLUMNS = {"knn_top1": "knn_last_top1", "probe_top1": "probe_top1"}
-# A final run differs from the search's run of the same configuration in these only.
-OF_NO_ARM = ("seed", "data.holdout", "data.root")
+# Runs of one configuration, those of a search and its final ones, differ in these only.
+OF_NO_ARM = ("seed", "data.holdout", "data.root", "runtime.micro_batches")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ EARLY = 0.2
 _OF_NO_SETTING = ("seed", "data.root", "preset", "runtime.device")
 # What a method brings along of its own, so that two methods are alike in what is left.
 _ACROSS_METHODS = ("data.name", "data.train_size", "epochs")
-_BY = {"method.name", "data.name", "batch_size"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class Finding:
 
     claim: Claim
     outcome: Outcome
-    duels: tuple[Duel, ...]
-    why: str
+    duels: tuple[Duel, ...] = ()
+    why: str = ""
 
     @property
     def agreeing(self) -> int:
@@ -102,7 +101,7 @@ def findings(
 
     `early_knn` is each run's mean kNN over its first epochs, see `early`.
     """
-    final = [row for row in rows if row.phase == "final" and row.state == "done"]
+    final = [row for row in rows if row.phase == "final"]
     return tuple(
         _finding(
             claim,
@@ -142,7 +141,7 @@ def _sides(rows: Iterable[RunRow], claim: Claim, early_knn: Mapping[str, float])
             scores={
                 int(row.config.get("seed") or 0): 100 * value
                 for row in group
-                if (value := score(row)) is not None
+                if row.state == "done" and (value := score(row)) is not None
             },
         )
         for group in groups.values()
@@ -151,22 +150,26 @@ def _sides(rows: Iterable[RunRow], claim: Claim, early_knn: Mapping[str, float])
 
 def _finding(claim: Claim, sides: Sequence[_Side], region: float) -> Finding:
     if claim.settled is not None:
-        return Finding(claim, claim.settled[0], (), claim.settled[1])
+        return Finding(claim, claim.settled[0], why=claim.settled[1])
     pairs = [pair for contest in claim.contests for pair in _pairs(contest, sides)]
     if claim.kind == "narrows":
         gains = list(_narrowing(pairs))
     else:
-        gains = [(_label(a, b), _differences(a, b)) for a, b in pairs]
-    gains = [(label, values) for label, values in gains if values]
+        gains = [(_label(pair, pairs), _differences(*pair)) for pair in pairs]
+    planned, gains = len(gains), [(label, values) for label, values in gains if values]
     if not gains:
-        return Finding(claim, "not run", (), "no complete runs on both sides of it")
+        return Finding(claim, "not run", why="no complete runs on both sides of it")
     results = [stats.paired(values) for _, values in gains]
     corrected = stats.holm([result.p for result in results])
     duels = tuple(
         Duel(label, result, p, stats.verdict(result, p, region))
         for (label, _), result, p in zip(gains, results, corrected, strict=True)
     )
-    return Finding(claim, _outcome(claim, duels, region), duels, "")
+    outcome = _outcome(claim, duels, region)
+    if outcome == "holds" and len(duels) < planned:
+        why = f"{planned - len(duels)} of its {planned} comparisons have no complete runs yet"
+        return Finding(claim, "undecided", duels, why)
+    return Finding(claim, outcome, duels)
 
 
 def _outcome(claim: Claim, duels: Sequence[Duel], region: float) -> Outcome:
@@ -226,15 +229,21 @@ def _narrowing(pairs: Sequence[tuple[_Side, _Side]]) -> Iterator[tuple[str, list
     yield f"batch {large} against {small}", [(a - b) - (c - d) for a, b, c, d in leads]
 
 
-def _label(a: _Side, b: _Side) -> str:
-    differ = [
+def _label(pair: tuple[_Side, _Side], pairs: Sequence[tuple[_Side, _Side]]) -> str:
+    """A duel by what sets it apart from the claim's others."""
+    winner, loser = pair
+    varied = [
         key
         for key in labels.NAMES
-        if key in a.config
-        and key not in a.idle
-        and (key in _BY or a.config.get(key) != b.config.get(key))
+        if key not in labels.SYSTEM_KEYS
+        if len({side.config.get(key) for both in pairs for side in both if key not in side.idle})
+        > 1
     ]
-    return f"{labels.system_arm(a.config, differ)} against {labels.system(b.config)}"
+    named = [
+        labels.system_arm(side.config, ["method.name", *(k for k in varied if k in side.config)])
+        for side in (winner, loser)
+    ]
+    return " against ".join(named)
 
 
 # ---------------------------------------------------------------- what the paper says

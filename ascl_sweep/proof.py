@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ascl.config import RunConfig
+from ascl.config import RunConfig, uneven_micro_batches
 from ascl.faults import Fault, Faulty, suggestion, unknown_name
 from ascl_sweep import paper
 from ascl_sweep.domains import Domain, canonical, in_order
@@ -29,6 +29,7 @@ NOT_VARIED: Mapping[str, str] = {
     "data.holdout": "must be the same for all arms, or they are scored on other images; "
     "set it in the base",
     "data.root": "where the data lie changes no number; set it in the base",
+    "runtime.micro_batches": "how a run fits in memory changes no arm; set it in the base",
     "runtime.device": "where a run is computed changes no arm; say how much it gets in `resources`",
 }
 
@@ -290,6 +291,11 @@ def _unfit(spec: "SweepSpec", config: RunConfig) -> Iterator[Fault]:
             "the BN groups must divide evenly over the workers, for statistics never cross them, "
             f"got encoder.bn_splits={splits}, resources.workers={workers}; "
             f"try {-(-splits // workers) * workers}",
+        )
+    elif splits // workers % config.runtime.micro_batches:
+        yield Fault(
+            "runtime.micro_batches",
+            uneven_micro_batches(splits, config.runtime.micro_batches, workers),
         )
 
 

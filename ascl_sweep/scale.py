@@ -28,6 +28,7 @@ SETTINGS: Tree = {
     "optim.lr_scaling": "none",
     "optim.warmup_epochs": 0,
     "runtime.compile": False,
+    "runtime.micro_batches": 1,
 }
 UNLESS_GIVEN: Tree = {
     "batch_size": 32,

@@ -11,6 +11,7 @@ NAMES = (
     "views",
     "knn",
     "kmeans",
+    "imagenet",
     "ledger",
     "report",
     "step",

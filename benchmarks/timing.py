@@ -66,6 +66,8 @@ class Apart:
 
 
 def _serve(make: Callable[[], Measure], asked: Connection) -> None:
+    # Or a loader's workers would start as this process did, each loading PyTorch anew.
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
     measure = make()
     try:
         while True:

@@ -36,8 +36,8 @@ def embed(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Ids of runs of the store, as many letters as it takes; or folders of "
-            "`ascl-sweep train`.",
+            help="Ids of runs of the store, as many letters as it takes; sweeps, which are their "
+            "complete runs of one seed; or folders of `ascl-sweep train`.",
             metavar="RUN...",
         ),
     ],
@@ -57,13 +57,14 @@ def embed(
         from ascl_sweep.figures.tsne import write
 
         _check_split(split)
+        runs = _each_run(runs, store)
         if out.suffix == ".npz" and len(runs) > 1:
             raise ValueError(
                 f"--out must be a folder for several runs, got {out}; try --out features"
             )
-        checkpoints = [_checkpoint(run, store) for run in runs]  # all names before any work
+        checkpoints = [checkpoint_of(run, store) for run in runs]  # all names before any work
         for checkpoint in checkpoints:
-            found = _embedded(checkpoint, split, root)
+            found = embedded(checkpoint, split, root)
             path = out if out.suffix == ".npz" else out / f"{found.run_id}.npz"
             write(found, path)
             images, size = found.features.shape
@@ -92,7 +93,8 @@ def tsne(
         _check_split(split)
         if out.suffix not in (".svg", ".png"):
             raise ValueError(f"--out must end in .svg or .png, got {out}")
-        checkpoints = {run: _checkpoint(run, store) for run in runs if not run.endswith(".npz")}
+        runs = _each_run(runs, store)
+        checkpoints = {run: checkpoint_of(run, store) for run in runs if not run.endswith(".npz")}
 
         from ascl_sweep.figures.draw import png, svg
         from ascl_sweep.figures.tsne import read, tsne_figure
@@ -102,7 +104,7 @@ def tsne(
             if run not in checkpoints and not Path(run).is_file():
                 raise ValueError(f"there is no file {run}; write it with `ascl-sweep embed RUN`")
         found = [
-            _embedded(checkpoints[run], split, root) if run in checkpoints else read(Path(run))
+            embedded(checkpoints[run], split, root) if run in checkpoints else read(Path(run))
             for run in runs
         ]
         with talk.status("t-SNE …"):
@@ -117,7 +119,7 @@ def _check_split(split: str) -> None:
         raise ValueError(f"--split must be test or train, got {split!r}")
 
 
-def _embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
+def embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
     """Compute a run's features, with a bar."""
     import torch
 
@@ -158,7 +160,37 @@ def _embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
 # ---------------------------------------------------------------- finding a run
 
 
-def _checkpoint(run: str, store: str) -> Path:
+def _each_run(names: list[str], store: str) -> list[str]:
+    """Runs as they were named, and of a sweep its own."""
+    from ascl_sweep.ledger import Ledger
+
+    ledger = Ledger(store)
+    sweeps = ledger.sweeps()
+    return [
+        run for name in names for run in (runs_of_sweep(name, ledger) if name in sweeps else [name])
+    ]
+
+
+def runs_of_sweep(name: str, ledger: "Ledger") -> list[str]:
+    """A sweep's complete runs of its first complete seed, in the order of its file."""
+    from ascl_sweep.digest import Digest
+
+    sweep = ledger.sweeps()[name]
+    order = {run: place for place, run in enumerate(Digest.of_json(sweep.digest).order)}
+    rows = [
+        row
+        for row in ledger.runs().values()
+        if name in row.sweeps and row.scale == sweep.scale
+        if row.phase == "final" and row.state == "done"
+    ]
+    if not rows:
+        raise ValueError(f"no run of {name} is complete yet; go on with `ascl-sweep resume {name}`")
+    seed = min(int(row.config.get("seed") or 0) for row in rows)
+    chosen = [row.run_id for row in rows if int(row.config.get("seed") or 0) == seed]
+    return sorted(chosen, key=lambda run: (order.get(run, len(order)), run))
+
+
+def checkpoint_of(run: str, store: str) -> Path:
     """Where a run's checkpoint lies, by its id or its folder."""
     if (Path(run) / CHECKPOINT).is_file():
         return Path(run) / CHECKPOINT

@@ -1,6 +1,6 @@
 """`ascl-sweep report`: what the sweeps of a store came to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ from rich.markup import escape
 from ascl_sweep.cli.app import BAD_INPUT, Names, StoreOption, app, data, fail, sentences, talk
 
 if TYPE_CHECKING:
+    from ascl_sweep.figures.panels import Figure
     from ascl_sweep.ledger import Ledger
     from ascl_sweep.report.render import Picture
     from ascl_sweep.report.report import Report
@@ -91,7 +92,7 @@ def report(
         made = report_of(ledger, names or (), options)
         for problem in made.problems:
             talk.print(f"[yellow]warning:[/] {escape(problem)}")
-        pictures = _draw(made, ledger, figures) if figures else []
+        pictures = draw(made, ledger, figures) if figures else []
         if form == "term":
             from ascl_sweep.report.term import term
 
@@ -100,7 +101,7 @@ def report(
             return
         text = _text(made, ledger, form, pictures, out)
         if out is not None:
-            _write(out, text)
+            put(out, text)
             return
     # Out here, where a reader that has seen enough and closes the pipe is none of our errors.
     typer.echo(text.encode(), nl=False)
@@ -138,22 +139,31 @@ def _text(
     return WRITERS[form](made)
 
 
-def _draw(made: "Report", ledger: "Ledger", folder: Path) -> "list[Picture]":
-    """Write the figures, and say what Markdown shows of them."""
+def draw(
+    made: "Report",
+    ledger: "Ledger",
+    folder: Path,
+    more: "Mapping[str, Sequence[Figure]] | None" = None,
+) -> "list[Picture]":
+    """Write the figures, and say what Markdown shows of them; `more` are of each sweep besides."""
     from ascl_sweep.figures.draw import write_figures
     from ascl_sweep.figures.figures import figures_of
     from ascl_sweep.report.render import Picture
 
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--figures must be a folder, and {folder} is a file")
-    figures = [figure for sweep in made.sweeps for figure in figures_of(sweep, ledger)]
+    figures = [
+        figure
+        for sweep in made.sweeps
+        for figure in (*figures_of(sweep, ledger), *(more or {}).get(sweep.sweep.name, ()))
+    ]
     files = write_figures(figures, folder)
     talk.print(f"wrote {len(files)} files to {escape(str(folder))}")
     shown = {file.stem: file for file in files if file.suffix == ".svg"}
     return [Picture(f.title, f.caption, shown[f.name]) for f in figures if f.name in shown]
 
 
-def _write(out: Path, text: str) -> None:
+def put(out: Path, text: str) -> None:
     """Put the file in place whole, over what may be there."""
     from ascl_sweep.store import Store
 

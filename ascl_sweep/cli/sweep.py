@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -71,10 +72,10 @@ def run(
         from ascl_sweep.cli.look import load_specs
 
         specs = load_specs(files, overrides or [], scale)
-        words = ["run", *map(str, files), *_flags(overrides or [], scale)]
+        words = ["run", *map(str, files), *flags(overrides or [], scale)]
         words += [word for name in log or [] for word in ("--log", name)]
         ways = Ways(address, concurrency, wait, tuple(log or []))
-        _start(specs, store, ways, words, dry_run=dry_run, ask=not yes)
+        start(specs, store, ways, words, dry_run=dry_run, ask=not yes)
 
 
 @app.command()
@@ -89,7 +90,7 @@ def resume(
     with sentences():
         specs = _recorded(store, names)
         words = ["resume", *(names or [])]
-        _start(specs, store, Ways(address, concurrency, wait), words)
+        start(specs, store, Ways(address, concurrency, wait), words)
 
 
 @app.command()
@@ -124,7 +125,7 @@ def retry(
         wanted = {name for row in again for name in row.sweeps} & chosen.keys()
         talk.print(f"trying {len(again)} runs again")
         specs = _recorded(store, sorted(wanted))
-        _start(specs, store, Ways(address, concurrency), ["resume", *sorted(wanted)])
+        start(specs, store, Ways(address, concurrency), ["resume", *sorted(wanted)])
 
 
 @app.command()
@@ -156,12 +157,12 @@ def _recorded(store: str, names: list[str] | None) -> list["SweepSpec"]:
     ]
 
 
-def _flags(overrides: list[str], scale: str) -> list[str]:
+def flags(overrides: list[str], scale: str) -> list[str]:
     flags = [word for override in overrides for word in ("--set", override)]
     return flags + (["--scale", scale] if scale != "full" else [])
 
 
-def _start(
+def start(
     specs: list["SweepSpec"],
     store: str,
     ways: Ways,
@@ -169,8 +170,12 @@ def _start(
     *,
     dry_run: bool = False,
     ask: bool = False,
+    then: Callable[[], None] | None = None,
 ) -> None:
-    """Run sweeps, with a look at the plan first; the exit code says how they ended."""
+    """Run sweeps, with a look at the plan first; the exit code says how they ended.
+
+    `then` is done before that, however they ended.
+    """
     from ascl_sweep.cli.look import plan_lines, plan_of
     from ascl_sweep.ledger import Ledger
 
@@ -193,6 +198,8 @@ def _start(
     end = _run(specs, ledger, ways, again)
     for problem in ledger.problems:
         talk.print(f"[yellow]warning:[/] {escape(problem)}")
+    if then is not None:
+        then()
     _finish(end, ledger, [spec.name for spec in specs], shlex.join(again))
 
 

@@ -5,14 +5,15 @@ a line for each arm with all that is claimed of it. A search has sentences and i
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from ascl_sweep import labels
 from ascl_sweep.claims import Finding, Outcome
 from ascl_sweep.ledger import STATES
+from ascl_sweep.report.alike import letter
 from ascl_sweep.report.blocks import NONE, Cell, Section, Sentences, Sheet, counted, signed
-from ascl_sweep.report.report import Report, SweepReport
+from ascl_sweep.report.report import Report, ScaleClaims, SweepReport
 from ascl_sweep.report.searches import SearchSummary, Trial
 from ascl_sweep.report.sheets import sheets_of
 
@@ -23,50 +24,59 @@ __all__ = ["Cell", "Section", "Sentences", "Sheet", "document_of", "opening"]
 
 def document_of(report: Report) -> tuple[Section, ...]:
     """What the paper claims, where the runs can tell, and a section for each sweep."""
-    first = (claims_section(report),) if report.claims else ()
+    first = [_claims(part, report.options.region) for part in report.claims]
     return (*first, *map(_section, report.sweeps))
 
 
-def claims_section(report: Report) -> Section:
+def _claims(part: ScaleClaims, region: float) -> Section:
     """Which claims of the paper hold, which do not, and which these runs cannot decide."""
-    counts = Counter(finding.outcome for finding in report.claims)
-    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-    laptop = any(sweep.sweep.scale == "laptop" for sweep in report.sweeps)
+    counts = Counter(finding.outcome for finding in part.findings)
+    said = ", ".join(f"{outcome} {counts[outcome]}" for outcome in OUTCOMES if counts[outcome])
+    laptop = part.scale == "laptop"
     scale = [
         "These are runs at laptop scale (small data, net and epochs): what holds or does not hold "
         "here is said of that scale, not of the paper's own setting."
     ]
+    reasons = dict.fromkeys(found.why for found in part.findings if found.why)
+    marks = {why: letter(place) for place, why in enumerate(reasons)}
     sheet = Sheet(
-        name="claims",
-        title="what our runs say of them",
-        header=("claim", "source", "our runs", "for it", "decided", "Δ", "seeds"),
-        align="lllrrrr",
-        rows=tuple(map(_claim_row, report.claims)),
+        name=f"claims-{part.scale}",
+        title="claims: what our runs say",
+        header=("claim", "source", "our runs", "on its side", "for it", "against it", "Δ", "seeds"),
+        align="lllrrrrr",
+        rows=tuple(_claim_row(found, marks) for found in part.findings),
         caption=(
-            "for it: comparisons whose mean is on the claim's side; decided: those better and "
-            f"those worse or equivalent (paired t by seed, 5%, Holm within a claim, ±"
-            f"{report.options.region:g} points); Δ: least and greatest mean difference in points",
-            "a claim holds if every comparison is decided for it, and does not hold if one is "
-            "decided against it",
+            "on its side: comparisons, all else alike, whose mean is on the claim's side; for it: "
+            "those that are decidedly so; against it: those decidedly worse or equivalent (paired "
+            f"t by seed, 5%, Holm within a claim, equivalent within ±{region:g} points); Δ: the "
+            "least and the greatest mean difference, in points",
+            "a claim holds if every comparison is for it, and does not hold if one is against it",
         ),
+        notes=tuple((mark, f"{why[0].upper()}{why[1:]}.") for why, mark in marks.items()),
     )
-    blocks = (Sentences((f"{said}.", *(scale if laptop else ()))), sheet)
-    return Section("", "Claims of the paper", blocks)
+    blocks = (
+        Sentences(
+            (f"Of {counted(len(part.findings), 'claim')}: {said}.", *(scale if laptop else ()))
+        ),
+        sheet,
+    )
+    title = f"Claims of the paper{' (laptop scale)' if laptop else ''}"
+    return Section("", title, blocks)
 
 
-def _claim_row(found: Finding) -> tuple[Cell, ...]:
+def _claim_row(found: Finding, marks: Mapping[str, str]) -> tuple[Cell, ...]:
     means = [duel.result.mean for duel in found.duels]
     verdicts = [duel.verdict for duel in found.duels]
     lost = sum(verdict in ("worse", "equivalent") for verdict in verdicts)
     seeds = [duel.result.n for duel in found.duels]
-    bold = found.outcome == "holds"
     span = "" if not means else " to ".join(signed(x, 2) for x in dict.fromkeys(_ends(means)))
     return (
         Cell(found.claim.text),
         Cell(found.claim.source),
-        Cell(f"{found.outcome}: {found.why}" if found.why else found.outcome, bold),
+        Cell(found.outcome, marks=(marks[found.why],) if found.why else ()),
         Cell(f"{found.agreeing}/{len(means)}" if means else NONE),
-        Cell(f"{verdicts.count('better')} + {lost}" if means else NONE),
+        Cell(str(verdicts.count("better")) if means else NONE),
+        Cell(str(lost) if means else NONE),
         Cell(span or NONE),
         Cell("–".join(map(str, dict.fromkeys(_ends(seeds)))) if seeds else NONE),
     )

@@ -23,13 +23,15 @@ def plain(report: Report) -> Plain:
         },
         "unread_files": len(report.problems),
         "sweeps": [_sweep(sweep) for sweep in report.sweeps],
-        **({"claims": list(map(_claim, report.claims))} if report.claims else {}),
+        "claims": [_claim(found, part.scale) for part in report.claims for found in part.findings],
     }
 
 
-def _claim(found: Finding) -> Plain:
+def _claim(found: Finding, scale: str) -> Plain:
     return {
+        "name": f"{found.claim.text} ({scale})",
         "claim": found.claim.text,
+        "scale": scale,
         "source": found.claim.source,
         "metric": found.claim.score,
         "outcome": found.outcome,

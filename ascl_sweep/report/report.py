@@ -28,6 +28,14 @@ class SweepReport:
 
 
 @dataclass(frozen=True)
+class ScaleClaims:
+    """What the runs of one scale say of the paper's claims."""
+
+    scale: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """Some sweeps of a store."""
 
@@ -36,8 +44,8 @@ class Report:
     sweeps: tuple[SweepReport, ...]
     problems: tuple[str, ...]
     """On files that could not be read."""
-    claims: tuple[Finding, ...] = ()
-    """The paper's, as far as these sweeps have the runs for them."""
+    claims: tuple[ScaleClaims, ...] = ()
+    """The paper's, as far as these sweeps are the ones for them."""
 
 
 def report_of(ledger: Ledger, names: Sequence[str] = (), options: Options | None = None) -> Report:
@@ -77,24 +85,24 @@ def report_of(ledger: Ledger, names: Sequence[str] = (), options: Options | None
         )
     if options.baseline:
         _check_baseline(options.baseline, [arm for r in reports if r.table for arm in r.table.arms])
-    claims = _claims(ledger, reports, options)
+    claims = tuple(_claims(ledger, reports, options))
     return Report(ledger.address, options, tuple(reports), tuple(ledger.problems), claims)
 
 
-def _claims(
-    ledger: Ledger, reports: Sequence[SweepReport], options: Options
-) -> tuple[Finding, ...]:
-    """What the runs of these sweeps say of the paper's claims; runs of one scale only."""
-    names = {report.sweep.name for report in reports}
-    scales = {report.sweep.scale for report in reports if report.sweep.name in SWEEPS}
-    if not names & SWEEPS or len(scales) > 1:
-        return ()
-    rows = {row.run_id: row for report in reports for row in report.runs}
-    speed = {i: row for i, row in rows.items() if set(row.sweeps) & EARLY_SWEEPS & names}
-    curves = ledger.curves(["knn_top1"]) if speed else ()
-    first = {i: early(curve["epoch"], curve["knn_top1"]) for i, curve in curves if i in speed}
-    known = {run_id: value for run_id, value in first.items() if value is not None}
-    return findings(rows.values(), names, known, options.region)
+def _claims(ledger: Ledger, reports: Sequence[SweepReport], options: Options) -> list[ScaleClaims]:
+    """What the runs of these sweeps say of the paper's claims, at each scale by itself."""
+    found = []
+    for scale in dict.fromkeys(report.sweep.scale for report in reports):
+        own = [report for report in reports if report.sweep.scale == scale]
+        names = {report.sweep.name for report in own} & SWEEPS
+        rows = {row.run_id: row for report in own for row in report.runs}
+        speed = {i for i, row in rows.items() if set(row.sweeps) & EARLY_SWEEPS & names}
+        curves = ledger.curves(["knn_top1"]) if speed else ()
+        first = {i: early(curve["epoch"], curve["knn_top1"]) for i, curve in curves if i in speed}
+        known = {run_id: value for run_id, value in first.items() if value is not None}
+        judged = findings(rows.values(), names, known, options.region)
+        found += [ScaleClaims(scale, judged)] if judged else []
+    return found
 
 
 def _by_sweep(rows: Iterable[RunRow]) -> dict[tuple[str, str], list[RunRow]]:

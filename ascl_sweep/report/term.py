@@ -17,6 +17,7 @@ from ascl_sweep.report.report import Report
 GAP = 2
 SHARE = 3  # a row's name takes one in so many parts of the width before it is folded
 NARROW = 20
+WORDS = 5  # of a name between its commas; one with more is a sentence
 
 
 def term(report: Report) -> Iterator[RenderableType]:
@@ -73,7 +74,10 @@ class Fitting:
 
 
 def _folded(name: str, width: int) -> str:
-    """A row's name in lines that end after a comma: τ' = 0.05 stays together."""
+    """A row's name in lines that end after a comma: τ' = 0.05 stays together. A sentence is
+    folded between any two words."""
+    if any(part.count(" ") >= WORDS for part in name.split(", ")):
+        return "\n".join(_wrapped(name, width))
     lines = [""]
     for part in name.split(", "):
         joined = f"{lines[-1]}, {part}" if lines[-1] else part

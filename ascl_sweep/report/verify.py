@@ -163,8 +163,9 @@ def _markdown(text: str) -> Iterator[Event]:
             yield "table", _unescaped(found[1])
             yield "text", _unescaped(found[2])
         elif line.startswith("| "):
-            if "---" not in line:
-                yield "row", [_unescaped(c.strip()) for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+            cells = [_unescaped(c.strip()) for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+            if cells and "---" not in line:  # none where a file was cut in a row's first cell
+                yield "row", cells
         else:
             yield "text", _unescaped(line.removeprefix("- ").removesuffix("<br>"))
 
@@ -246,7 +247,7 @@ def _named(items: Any) -> Iterator[tuple[str, Any]]:
     for i, item in enumerate(items if isinstance(items, list) else ()):
         names = item if isinstance(item, dict) else {}
         place = f"{names['row']}, {names['column']}" if {"row", "column"} <= names.keys() else None
-        own = (names.get(key) for key in ("run_id", "name", "label", "data", "claim", "what"))
+        own = (names.get(key) for key in ("run_id", "name", "label", "data", "what"))
         yield next((str(name) for name in (place, *own) if name), str(i)), item
 
 

@@ -197,6 +197,16 @@ def test_unknown_names_list_the_known_ones() -> None:
             "bn_splits=8; try 96 or 104",
         ),
         ({"batch_size": 8}, "each BN group needs at least 2 images"),
+        (
+            {"runtime": {"micro_batches": 3}},
+            "runtime.micro_batches: the BN groups must divide evenly over the micro-batches, for "
+            "statistics never cross them, got encoder.bn_splits=8, runtime.micro_batches=3; "
+            "try 2 or 4, or another encoder.bn_splits",
+        ),
+        (
+            {"method": {"name": "byol"}, "runtime": {"micro_batches": 2}},
+            "got encoder.bn_splits=1, runtime.micro_batches=2; try 1, or another encoder.bn_splits",
+        ),
         ({"data": {"train_size": 100}}, "a batch cannot be larger than the training set"),
         ({"preset": "code", "epochs": 5}, "warm-up must end before the run does"),
         (
@@ -246,6 +256,7 @@ def test_identity_is_stable_over_versions_of_this_program() -> None:
     "change",
     ["data.root=/elsewhere", "runtime.device=cpu", "optim.lr=0.06", "optim.lr_scaling=none"]
     + ["optim.name=sgd", "method.symmetric=false"]  # younger than many a ledger
+    + ["runtime.micro_batches=4"]
     + ["method.num_neighbours=5", "method.target_temperature=0.5"],  # MoCo has no neighbours
 )
 def test_what_changes_no_number_changes_no_identity(change: str) -> None:

@@ -17,7 +17,7 @@ from torchvision.transforms import functional as TF
 
 from ascl.batches import plain_batches, training_batches
 from ascl.checkpoint import resume, train_in
-from ascl.config import RunConfig
+from ascl.config import RunConfig, with_overrides
 from ascl.data import load_data
 from ascl.datasets import DATASETS, Images
 from ascl.distributed import (
@@ -53,6 +53,10 @@ def config(system: str) -> RunConfig:
     return steady(
         system, epochs=1, encoder={"bn_splits": splits}, eval={"probe": "cached", "probe_epochs": 2}
     )
+
+
+def in_micro_batches(micro_batches: int) -> RunConfig:
+    return with_overrides(config("ascl"), [f"runtime.micro_batches={micro_batches}"])
 
 
 def first_gradients(run: Run) -> dict[str, torch.Tensor]:
@@ -102,6 +106,12 @@ def everything() -> dict[str, Any]:
         list(train(diverging))
     except RuntimeError as error:
         seen["diverged"] = str(error)
+    run = build(in_micro_batches(2))
+    seen["parts"] = {"gradients": first_gradients(run), "state": run.method.state_dict()}
+    try:
+        build(in_micro_batches(4))
+    except ValueError as error:
+        seen["cut"] = str(error)
     seen["resumed"] = resumed()
     seen["paper"] = measured(build(with_paper_probe()))
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -286,6 +296,27 @@ def test_what_does_not_divide_over_the_workers_gets_a_sentence(two: list[dict[st
         "got encoder.bn_splits=3, workers=2; try 4"
     )
     assert "got batch_size=15, workers=2; try 14" in two[0]["batch"]
+
+
+def test_two_ranks_in_micro_batches_are_one_rank_with_the_whole(
+    one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for seen in (one, *two):
+        close(seen["parts"]["gradients"], one["ascl"]["gradients"], 1e-4)
+        close(seen["parts"]["state"], one["ascl"]["state"], 5e-3)
+    left, right = (seen["parts"]["state"] for seen in two)
+    assert all(left[k].equal(right[k]) for k in left)
+
+
+def test_micro_batches_that_the_groups_of_a_rank_do_not_fill_get_a_sentence(
+    one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    assert "cut" not in one
+    assert two[0]["cut"] == (
+        "the BN groups must divide evenly over the micro-batches, for statistics never cross them, "
+        "got encoder.bn_splits=4, runtime.micro_batches=4, workers=2; "
+        "try 2, or another encoder.bn_splits"
+    )
 
 
 def test_every_rank_sees_a_divergence(two: list[dict[str, Any]]) -> None:

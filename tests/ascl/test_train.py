@@ -220,6 +220,28 @@ def test_half_precision_trains_close_to_float32(trained_system: str, precision: 
     assert half == pytest.approx(full, rel=0.05, abs=0.05)  # SimSiam's begins near 0
 
 
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
+def test_micro_batches_change_half_precision_only_by_its_rounding(precision: str) -> None:
+    whole, parts = (
+        trained(tiny(epochs=1, runtime={"precision": precision, "micro_batches": n}))
+        for n in (1, 2)
+    )
+    assert parts.history[-1].loss == pytest.approx(whole.history[-1].loss, rel=0.01)
+    assert parts.scaler.state_dict() == whole.scaler.state_dict()
+
+
+def test_a_run_may_go_on_in_micro_batches(tmp_path: Path) -> None:
+    first = build(tiny())
+    next(iter(train(first)))
+    save(first, tmp_path / "checkpoint.pt")
+    second = build(tiny(runtime={"micro_batches": 2}))
+    assert restore(second, tmp_path / "checkpoint.pt")
+    assert same_state(first, second)
+    for run in (first, second):
+        list(train(run))
+    assert second.history[-1].loss == pytest.approx(first.history[-1].loss, rel=1e-4)
+
+
 def test_memory_format_changes_the_numbers_only_by_rounding() -> None:
     last = trained(tiny(epochs=1)).history[-1].loss
     first = trained(tiny(epochs=1, runtime={"channels_last": False})).history[-1].loss

@@ -1,5 +1,6 @@
 """The best arm: by the holdout where there was a search, else by the mean over seeds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_elsewhere_the_mean_over_seeds_decides() -> None:
     best = best_arms(rows, "it", "knn_top1")[0]
     assert best.differs == {"method.target_temperature": 0.1}
     assert (best.mean, best.n, best.scored) == (pytest.approx(0.6), 2, "test")
+
+
+def test_how_a_run_fitted_in_memory_makes_no_other_arm() -> None:
+    rows = [row(0.02, seed, 0.5, "final") for seed in (0, 1)]
+    rows[1] = replace(rows[1], config={**rows[1].config, "runtime.micro_batches": 2})
+    (best,) = best_arms(rows, "it", "knn_top1")
+    assert (best.n, best.differs) == (2, {})
 
 
 def test_an_unknown_metric_is_refused() -> None:

@@ -2,6 +2,7 @@
 test_search.py."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ascl_sweep.agenda import config_values
 from ascl_sweep.cli import app
 from ascl_sweep.ledger import Ledger, RunRow, SweepRow
 from ascl_sweep.spec import spec_of
+from tests.ascl.test_decoded import Usage, small_imagenet
 from tests.ascl_sweep.test_agenda import GRID, OPTUNA
 
 Ask = Callable[..., Result]
@@ -165,3 +167,18 @@ def test_a_damaged_ledger_file_is_named_and_the_rest_is_shown(ask: Ask, tmp_path
     said = ask("status")
     assert said.exit_code == 0
     assert "00000099.parquet" in said.stderr and "it" in said.stdout
+
+
+def test_fetch_decodes_an_imagenet_if_the_disk_has_room(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_imagenet(tmp_path / "my data", monkeypatch)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 0))
+        said = ask("fetch", "imagenet", "--root", "my data", "--decode")
+    assert said.exit_code == 4
+    assert "error: 12 decoded pictures need about 0.0 GB and 0.0 GB are free in" in said.stderr
+    said = ask("fetch", "imagenet", "--root", "my data", "--decode")
+    assert said.exit_code == 0 and said.stdout == ""
+    assert "imagenet is ready for data.root=my data" in said.stderr
+    assert (tmp_path / "my data" / "imagenet" / "val.pixels" / "00000.npz").exists()

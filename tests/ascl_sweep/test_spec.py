@@ -271,6 +271,7 @@ def search(**domains: dict[str, Any]) -> dict[str, Any]:
         ({"space": grid(data__holdout=[0.1])}, "scored on other images; set it in the base"),
         ({"space": grid(data__root=["a", "b"])}, "where the data lie changes no number"),
         ({"space": grid(runtime__device=["cpu"])}, "say how much it gets in `resources`"),
+        ({"space": grid(runtime__micro_batches=[1, 2])}, "how a run fits in memory changes no arm"),
         ({"space": grid(method=["moco"])}, "space.grid.method: no such field"),
         ({"space": grid(epochs=[2, 4]), **STOP}, "runs of one length"),
         (search(epochs={"int": [2, 4]}), "runs of one length"),
@@ -386,6 +387,12 @@ def search(**domains: dict[str, Any]) -> dict[str, Any]:
             "space.grid.method.name: encoder.bn_splits: the BN groups must divide evenly over the "
             "workers, for statistics never cross them, got encoder.bn_splits=1, "
             "resources.workers=2; try 2 (with method.name='byol')",
+        ),
+        (
+            {"resources": {"workers": 2}, "base": {"runtime.micro_batches": 8}},
+            "base.runtime.micro_batches: the BN groups must divide evenly over the micro-batches, "
+            "for statistics never cross them, got encoder.bn_splits=8, runtime.micro_batches=8, "
+            "workers=2; try 4, or another encoder.bn_splits",
         ),
         (
             {"base": {"eval.probe": "none"}, "table": {"rows": "preset", "metric": "probe_top1"}},
@@ -535,7 +542,9 @@ def test_every_search_space_runs_on_a_laptop(path: Path) -> None:
     for cell in spec.cells():
         config = spec.config(cell.changes, seed=0)
         assert (config.data.name, config.data.train_size) == ("shapes", 4000)
-        assert (config.epochs, config.optim.peak(32)) == (6, 0.06)
+        lr = cell.changes.get("optim.lr", 0.06)
+        assert (config.epochs, config.optim.peak(32)) == (cell.changes.get("epochs", 6), lr)
+        assert config.epochs <= 6
         assert config.encoder.width <= 16
         assert config.eval.probe != "paper"
 
@@ -553,6 +562,12 @@ def test_on_a_laptop_all_data_are_shapes_and_are_no_axis() -> None:
     own = laptop(sweep, "data.name=cifar10", "encoder.width=8")
     config = own.config(own.cells()[0].changes, seed=0)
     assert (config.data.name, config.encoder.width, config.data.train_size) == ("cifar10", 8, 4000)
+
+
+def test_a_laptop_has_the_memory_for_a_whole_batch() -> None:
+    assert laptop({"base": {"runtime.micro_batches": 8}}).config({}, seed=0).runtime == (
+        laptop({}).config({}, seed=0).runtime
+    )
 
 
 def test_sizes_that_vary_stay_varied_as_far_as_they_differ() -> None:
@@ -585,9 +600,12 @@ def test_every_method_has_a_sane_run_on_a_laptop(preset: str) -> None:
         assert config.encoder.bn_splits == min(4, full.encoder.bn_splits)
         if getattr(config.method, "queue_size", 0):
             assert config.method.queue_size == 512
-            assert getattr(config.method, "momentum", 0.996) == 0.996
+            slow = 0.9 if config.method.name == "meanshift" else 0.996
+            assert getattr(config.method, "momentum", slow) == slow
         if config.method.name == "swav":
             assert (config.method.num_prototypes, config.method.sinkhorn_epsilon) == (30, 0.02)
+        if config.method.name == "ressl":
+            assert (config.method.key_temperature, config.optim.weight_decay) == (0.02, 1e-4)
 
 
 def test_on_a_laptop_some_epochs_come_before_clusters_and_some_after() -> None:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -37,8 +37,11 @@ WORDY = 45  # letters of a legend that do not fit in half the page's width
 PANEL = 300  # pixels that a panel takes at least; what is wider than the screen scrolls
 
 
-def page(report: Report, ledger: Ledger) -> str:
-    """The whole report: tables, figures, runs, and the numbers themselves as JSON."""
+def page(report: Report, ledger: Ledger, more: Mapping[str, Sequence[Figure]] | None = None) -> str:
+    """The whole report: tables, figures, runs, and the numbers themselves as JSON.
+
+    `more` are figures of a sweep besides those that follow from the ledger.
+    """
     theme, script, plotly = _asset("theme.js"), "\n".join(map(_asset, SCRIPTS)), _plotly()
     sections = document_of(report)
     names = [sweep.sweep.name for sweep in report.sweeps]
@@ -53,9 +56,9 @@ def page(report: Report, ledger: Ledger) -> str:
         body="\n".join(
             [
                 *_opening(report),
-                *(_claims(section) for section in sections if not section.sweep),
+                *(_claims(i, s) for i, s in enumerate(sections) if not s.sweep),
                 *(
-                    _sweep(i, section, sweep, ledger)
+                    _sweep(i, section, sweep, ledger, (more or {}).get(section.sweep, ()))
                     for i, (section, sweep) in enumerate(
                         zip((s for s in sections if s.sweep), report.sweeps, strict=True)
                     )
@@ -187,10 +190,13 @@ def _footer() -> str:
 # ---------------------------------------------------------------- one sweep
 
 
-def _sweep(i: int, section: Section, found: SweepReport, ledger: Ledger) -> str:
+def _sweep(
+    i: int, section: Section, found: SweepReport, ledger: Ledger, more: Sequence[Figure]
+) -> str:
     """A sweep's part of the page."""
     parts = [f'<h2 id="sweep-{i}">{_text(section.title)}</h2>', *_blocks(section)]
-    drawn = [_figure(f"figure-{i}-{j}", f) for j, f in enumerate(figures_of(found, ledger))]
+    figures = (*figures_of(found, ledger), *more)
+    drawn = [_figure(f"figure-{i}-{j}", figure) for j, figure in enumerate(figures)]
     if drawn:
         parts.append(f'<h3>Figures</h3><div class="figures">{"".join(drawn)}</div>')
     optuna = list(_optuna(i, found))
@@ -211,12 +217,12 @@ def _sweep(i: int, section: Section, found: SweepReport, ledger: Ledger) -> str:
     )
 
 
-def _claims(section: Section) -> str:
+def _claims(i: int, section: Section) -> str:
     """The first page: it is of no one sweep, and shown whichever is chosen."""
     inside = "\n".join(_blocks(section))
     return (
-        '<section class="claims" aria-labelledby="claims">'
-        f'<h2 id="claims">{_text(section.title)}</h2>{inside}</section>'
+        f'<section class="claims" aria-labelledby="claims-{i}">'
+        f'<h2 id="claims-{i}">{_text(section.title)}</h2>{inside}</section>'
     )
 
 

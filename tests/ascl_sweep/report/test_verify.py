@@ -105,7 +105,8 @@ def test_a_score_that_changed_is_found_in_its_sweep_and_nowhere_else(
     after = Memory(other if r is row else r for r in EXAMPLE_ROWS)
     found = verify(written(format), after)
     assert not found.edited
-    assert {change.sweep for change in found.changes} == set(row.sweeps)
+    claims = {"", "claims", "Claims"}  # what is said of them may hang on it too
+    assert {change.sweep for change in found.changes} - claims == set(row.sweeps)
     assert any("mean" in change.column or "(" in (change.new or "") for change in found.changes)
 
 
@@ -239,6 +240,13 @@ def test_a_file_that_was_cut_short_is_not_taken_for_whole(
         assert verify(text, ledger).edited
     except NotAReport as error:
         assert format == "json" and "cut short" in str(error)
+
+
+def test_a_file_cut_in_the_first_cell_of_a_row_is_not_taken_for_whole(
+    texts: dict[str, str], ledger: Ledger
+) -> None:
+    text = texts["md"]
+    assert verify(text[: text.rindex("\n| ") + 4], ledger).edited
 
 
 @pytest.mark.parametrize(
