@@ -16,6 +16,7 @@ from ascl_sweep.report.ablation import Arm, Comparison, Metric, Options, StepCos
 
 OF_NO_ARM = ("seed", "data.root", "preset", "runtime.device")  # what identifies no configuration
 DATA, METHOD = "data.name", "method.name"
+FEW = 3  # keys beside the method's that a name has without being tiresome
 MANY = 12  # arms that a sentence names before it counts the rest
 BOOTSTRAPPED = 200  # comparisons above which their bootstraps would take seconds
 ENDED_BADLY = ("stopped", "diverged", "failed", "lost")
@@ -48,7 +49,7 @@ def arms_of(
     # A run that another sweep had planned before is older than the arms that stand before it.
     places = {run_id: place for place, run_id in enumerate(digest.order)}
     arms.sort(key=lambda arm: min(places.get(run_id, len(places)) for run_id in arm.run_ids))
-    return _labelled(_with_costs(arms, rows), digest.axes)
+    return _labelled(_with_costs(arms, rows), digest)
 
 
 def varied_keys(rows: Sequence[RunRow], axes: Sequence[str]) -> list[str]:
@@ -171,9 +172,17 @@ def _name(arm: Arm, keys: Sequence[str]) -> str:
     return labels.system_arm(arm.config, [k for k in keys if k in arm.values])
 
 
-def _labelled(arms: list[Arm], axes: Sequence[str]) -> list[Arm]:
-    keys = naming_keys(arms, axes)
-    names = [_name(arm, keys) for arm in arms]
+def telling_keys(arm: Arm, keys: Sequence[str], digest: Digest) -> list[str]:
+    """Those that an arm is named by: of many only where it departs from the sweep's base."""
+    own = [key for key in keys if key in arm.values]
+    if digest.search or sum(key not in labels.SYSTEM_KEYS for key in own) <= FEW:
+        return own
+    return [k for k in own if k in labels.SYSTEM_KEYS or arm.config[k] != digest.base.get(k)]
+
+
+def _labelled(arms: list[Arm], digest: Digest) -> list[Arm]:
+    keys = naming_keys(arms, digest.axes)
+    names = [_name(arm, telling_keys(arm, keys, digest)) for arm in arms]
     twice = {name for name, count in Counter(names).items() if count > 1}  # in the seventh digit
     return [
         replace(arm, label=f"{name} ({arm.run_ids[0]})" if name in twice else name)

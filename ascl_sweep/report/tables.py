@@ -16,12 +16,14 @@ from ascl_sweep.ledger import RunRow, Scalar, SweepRow
 from ascl_sweep.report.ablation import METRICS, AblationTable, Arm, Grid, Metric, Options, Ordering
 from ascl_sweep.report.alike import marked
 from ascl_sweep.report.arms import (
+    FEW,
     LastEpochs,
     arms_of,
     compared,
     naming_keys,
     seed_of,
     some,
+    telling_keys,
     the_base,
 )
 from ascl_sweep.report.beside import beside_paper
@@ -57,7 +59,7 @@ def table_of(
         arms, notes, orderings, like_the_paper = beside_paper(
             arms, notes, printed, metric, sweep, remarks
         )
-    grid = _grid(arms, asked, digest.axes, metric, remarks)
+    grid = _grid(arms, asked, digest, metric, remarks)
     remarks += _on_gaps(arms, own, metric, options)
     remarks += _on_selection([row for row in theirs if row.phase == "search"])
     return AblationTable(
@@ -117,13 +119,13 @@ def _check_keys(table: Mapping[str, Any], rows: Sequence[RunRow], sweep: str) ->
 def _grid(
     arms: Sequence[Arm],
     table: Mapping[str, Any],
-    axes: Sequence[str],
+    digest: Digest,
     metric: Metric,
     remarks: list[str],
 ) -> Grid:
     """Lay the arms out as the file asks: one key down, one across, all others down too."""
     across: str = table.get("columns") or ""
-    named = naming_keys(arms, axes)
+    named = naming_keys(arms, digest.axes)
     down = [k for k in dict.fromkeys([table.get("rows") or "", *named]) if k and k != across]
     columns = list(dict.fromkeys(arm.config[across] for arm in arms if _has(arm, across)))
     number = {value: place for place, value in enumerate(columns)}
@@ -131,8 +133,9 @@ def _grid(
     places: dict[tuple[int, int], int] = {}
     spanning: dict[str, None] = {}
     for i, arm in enumerate(arms):
-        keys = [key for key in down if key in arm.values]
-        title = labels.system_arm(arm.config, keys or [k for k in down if k in arm.config])
+        varied = any(key in arm.values for key in down)
+        keys = telling_keys(arm, down, digest) if varied else [k for k in down if k in arm.config]
+        title = labels.system_arm(arm.config, keys)
         spots = [number[arm.config[across]]] if _has(arm, across) else range(len(columns))
         if columns and not _has(arm, across):
             spanning[title] = None
@@ -144,7 +147,9 @@ def _grid(
     if spanning:
         name = labels.name_of(across)
         remarks.append(f"{name} has no part in {some(spanning)}: one arm, in every column.")
-    corner = " / ".join(dict.fromkeys(labels.title_of(key) for key in down)) or "arm"
+    titles = dict.fromkeys(labels.title_of(key) for key in down)
+    many = sum(key not in labels.SYSTEM_KEYS for key in down) > FEW
+    corner = "arm" if many or not titles else " / ".join(titles)
     shown = tuple(labels.key_value(across, value) for value in columns)
     return Grid(
         corner=corner,

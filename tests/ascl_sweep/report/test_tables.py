@@ -170,6 +170,17 @@ def test_arms_are_named_by_what_the_sweep_varies() -> None:
     assert list(arms(found)) == ["MoCo", "ASCL, τ' = 0.02", "ASCL, τ' = 0.05"]
 
 
+def test_arms_that_vary_many_keys_are_named_by_what_departs_from_the_base() -> None:
+    base = {"optim.lr": 0.06, "epochs": 200, "batch_size": 256, "encoder.width": 64}
+    others = [{"optim.lr": 0.03}, {"epochs": 100}, {"batch_size": 64, "encoder.width": 32}]
+    rows = [row for changes in ({}, *others) for row in arm("it", changes, [90.0, 91.0])]
+    factors = sweep("it", tuple(base), base=base)
+    names = ["base", "lr = 0.03", "epochs = 100", "batch = 64, width = 32"]
+    found = made(factors, rows)
+    assert [arm.label for arm in found.arms] == names
+    assert list(found.grid.rows) == names and found.grid.corner == "arm"
+
+
 def test_no_two_arms_have_the_same_name() -> None:
     """Of keys that the sweep does not vary, those that tell its arms apart, and no other."""
     rows = [
