@@ -5,8 +5,9 @@ PyTorch's fake tensors, which have shapes and types and no numbers: a batch of 4
 counted on a laptop in a second, and the counts hold on any device.
 """
 
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -39,13 +40,21 @@ class Size:
 
 
 SIZES = {
-    "shapes": Size(50_000, 50_000, 10_000),
+    "shapes": Size(10_000, 10_000, 2_000),
     "cifar10": Size(50_000, 50_000, 10_000),
     "cifar100": Size(50_000, 50_000, 10_000),
     "stl10": Size(105_000, 5_000, 8_000),
     "tiny_imagenet": Size(100_000, 100_000, 10_000),
     "imagenet": Size(1_281_167, 1_281_167, 50_000),
 }
+
+
+def size_of(config: RunConfig) -> Size:
+    """Of what a run trains on and is scored with; holdouts are not taken off."""
+    size, train = SIZES[config.data.name], config.data.train_size
+    if train is None:
+        return size
+    return Size(train, round(train * size.labelled / size.train), size.test)
 
 
 @dataclass(frozen=True)
@@ -67,13 +76,16 @@ class Step:
 
 
 class Witness(TorchDispatchMode):
-    """Sees every operation: counts them, what is in memory, and what goes over all ranks."""
+    """Sees every operation: counts them, what is in memory, and what goes over all ranks.
 
-    def __init__(self) -> None:
+    What is `there` before is not counted, nor are views of it.
+    """
+
+    def __init__(self, there: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = self.calls = self.now = self.peak = 0
         self.gathered = self.images_gathered = self.reduced = 0
-        self.held: set[int] = set()
+        self.held = {_key(tensor) for tensor in there}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -117,21 +129,21 @@ class Witness(TorchDispatchMode):
 def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False) -> Step:
     """Count a step of the first of so many ranks; with `arithmetic` on real tensors, to compare."""
     view_calls = _view_calls(config)
-    with _as_one_of(workers), _method(config, fake=not arithmetic) as method:
+    with as_one_of(workers), _method(config, fake=not arithmetic) as method:
         batch = _batch(config, workers)
-        own = {x.untyped_storage()._cdata for x in (*method.parameters(), *method.buffers())}
+        own = [*method.parameters(), *method.buffers()]
+        weights_and_bank = {_key(tensor) for tensor in own}
         saved: dict[int, int] = {}
 
         def keep(x: Tensor) -> Tensor:
-            storage = x.untyped_storage()
-            if storage._cdata not in own:
-                saved[storage._cdata] = storage.nbytes()
+            if _key(x) not in weights_and_bank:
+                saved[_key(x)] = x.untyped_storage().nbytes()
             return x
 
         method.train()
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
         bf16 = config.runtime.precision == "bf16"
-        with Witness() as witness, hooks:
+        with Witness([*own, *batch.views, batch.shuffle]) as witness, hooks:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
                 output = method(batch)
             output.loss.backward()
@@ -159,26 +171,30 @@ def count_forward(config: RunConfig) -> int:
     """FLOPs of the encoder alone on one image, as in evaluation."""
     with _method(config, fake=True) as method, Witness() as witness:
         method.encoder.eval()(_views(config, 1)[0])
-    return witness.flops
+    flops: int = witness.flops
+    return flops
 
 
 @contextmanager
-def _as_one_of(workers: int) -> Iterator[None]:
+def as_one_of(workers: int) -> Iterator[None]:
+    """In this process as if it were the first of so many, which get and give nothing."""
     if workers == 1:
         yield
         return
-    dist.init_process_group("fake", rank=0, world_size=workers)  # sends nothing to no one
+    hook = sys.excepthook  # PyTorch puts a rank's name before every traceback from then on
+    dist.init_process_group("fake", rank=0, world_size=workers)
     try:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook
 
 
 @contextmanager
 def _method(config: RunConfig, *, fake: bool) -> Iterator[Method]:
     """The method as `ascl.train.build` makes it, without data; new tensors are fake as it is."""
-    data = config.data.name
-    training = TrainingSet(SIZES[data].train, dataset_spec(data).num_classes)
+    spec = dataset_spec(config.data.name)
+    training = TrainingSet(size_of(config).train, spec.num_classes)
     # Fake tensors cannot be copied, as a momentum encoder is; those of the device meta can.
     with torch.device("meta" if fake else "cpu"):
         method = load_method(config.method.name).build(config, training)
@@ -222,7 +238,13 @@ def _view_calls(config: RunConfig) -> int:
             view = view_spec(config, name, spec.view_size)
             draw = draw_view(view, few, torch.Generator().manual_seed(0))
             make_view(pictures, draw, view, mean, std)
-    return witness.calls
+    calls: int = witness.calls
+    return calls
+
+
+def _key(tensor: Tensor) -> int:
+    """Tells one piece of memory from another, as long as it is held."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _bytes(module: nn.Module) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ascl.config import RunConfig, Tree, merge
 from ascl.datasets import dataset_spec
-from benchmarks.counting import SIZES, Step, count_forward, count_step
+from benchmarks.counting import Step, count_forward, count_step, size_of
 
 # ---------------------------------------------------------------- what is assumed
 
@@ -92,6 +92,12 @@ def device_bytes(step: Step, workers: int, pictures: int) -> int:
     return pictures + held + step.peak
 
 
+def knn_bytes(images: int, dim: int, workers: int) -> float:
+    """Of one GPU at the peak of an online kNN, where features of all images are gathered."""
+    features = 4.0 * images * dim
+    return features * (2 + (3 / workers if workers > 1 else 0))
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What a run does beside its training steps."""
@@ -102,11 +108,10 @@ class Evaluation:
 
 def evaluation(config: RunConfig, forward: int) -> Evaluation:
     """Online kNN, the probe and clusterings of a whole run; `forward` are FLOPs per image."""
-    method, size, rules = config.method, SIZES[config.data.name], config.eval
-    features = config.encoder.width * 8 * (4 if config.encoder.name == "resnet50" else 1)
+    method, size, rules = config.method, size_of(config), config.eval
     looks = -(-config.epochs // rules.knn_every)
     images = looks * (size.labelled + size.test)
-    compared = looks * 2.0 * size.labelled * size.test * features
+    compared = looks * 2.0 * size.labelled * size.test * feature_dim(config)
     if rules.probe == "paper":
         images += rules.probe_epochs * size.labelled + size.test
     elif rules.probe == "cached":
@@ -141,7 +146,7 @@ def hours(config: RunConfig, workers: int, machine: Machine) -> Hours:
     streams = dataset_spec(config.data.name).streams
     load = LOAD_SECONDS / CORES_PER_GPU if streams else 0.0
     step, precision = counted(config, workers), config.runtime.precision
-    size = SIZES[config.data.name]
+    size = size_of(config)
     images = size.labelled if config.method.needs_labels else size.train
     steps = config.epochs * (images // config.batch_size)
     train = steps * seconds_per_step(step, workers, machine, precision=precision, load=load)
@@ -197,10 +202,16 @@ def paper(system: str, data: str, **changes: Any) -> RunConfig:
     return RunConfig.of(merge(tree, changes))
 
 
-def pictures(data: str) -> int:
-    """Bytes of a dataset on the training device; nothing where it streams from disk."""
-    spec, size = dataset_spec(data), SIZES[data]
+def pictures(config: RunConfig) -> int:
+    """Bytes of a run's dataset on the training device; nothing where it streams from disk."""
+    spec, size = dataset_spec(config.data.name), size_of(config)
     if spec.streams or spec.image_size is None:
         return 0
-    apart = size.labelled if size.labelled < size.train else 0  # or else the same tensor
-    return 3 * spec.image_size**2 * (size.train + apart + size.test)
+    images = size.labelled + size.test
+    if size.labelled < size.train and not config.method.needs_labels:
+        images += size.train  # or else all that is trained on is labelled, and the same tensor
+    return 3 * spec.image_size**2 * images
+
+
+def feature_dim(config: RunConfig) -> int:
+    return config.encoder.width * 8 * (4 if config.encoder.name == "resnet50" else 1)

@@ -4,9 +4,10 @@
 
 Counts (`counting.py`) are exact and the same on any device; times are a model (`gpu_model.py`). A
 ledger of runs on this CPU, if given, is compared with what the counts say of its methods. Nothing
-here is timed, and it takes about three minutes on one core.
+here is timed, and it takes about four minutes on one core.
 """
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +20,9 @@ from ascl_sweep.ledger import Ledger, RunRow
 from ascl_sweep.plan import planned_runs
 from ascl_sweep.space import nested
 from ascl_sweep.spec import SweepSpec, load_spec
-from benchmarks.counting import SIZES, Step
+from benchmarks.counting import SIZES, Step, size_of
 from benchmarks.gpu_model import (
     ASHA_SPENDS,
-    CALL_SECONDS,
     LOAD_SECONDS,
     LOAD_SECONDS_KEPT,
     SYSTEMS,
@@ -31,7 +31,9 @@ from benchmarks.gpu_model import (
     counted_forward,
     device_bytes,
     evaluation,
+    feature_dim,
     hours,
+    knn_bytes,
     machines,
     paper,
     pictures,
@@ -39,16 +41,20 @@ from benchmarks.gpu_model import (
     sent,
 )
 
-# lightly's CIFAR-10 benchmark at batch 512 (its cifar10_benchmark.py at 0351a52): minutes for 200
-# epochs with kNN after each, and GB, of one RTX A6000.
+# lightly's CIFAR-10 benchmark at batch 512 (docs/source/getting_started/benchmarks.rst at 0243660):
+# minutes for 200 epochs with kNN after each, and GB, of a GPU that is not named there.
 LIGHTLY: Mapping[str, tuple[Tree, float, float]] = {
-    "SimCLR": (SYSTEMS["SimCLR"], 158.2, 7.5),
-    "SimSiam": (SYSTEMS["SimSiam"], 159.0, 7.6),
-    "SwAV": (SYSTEMS["SwAV"], 158.4, 7.5),
-    "NNCLR": (SYSTEMS["NNCLR"], 164.7, 7.6),
-    "BYOL": (SYSTEMS["BYOL"], 188.5, 7.7),
-    "MoCo, symmetric": ({"name": "moco", "symmetric": True}, 196.8, 7.8),
+    "SimCLR": (SYSTEMS["SimCLR"], 87.1, 4.9),
+    "SimSiam": (SYSTEMS["SimSiam"], 87.8, 5.0),
+    "SwAV": (SYSTEMS["SwAV"], 88.7, 4.9),
+    "NNCLR": (SYSTEMS["NNCLR"], 88.1, 5.0),
+    "BYOL": (SYSTEMS["BYOL"], 108.3, 5.6),
+    "MoCo, symmetric": ({"name": "moco", "symmetric": True}, 112.2, 5.6),
 }
+MANY = (1, 2, 4, 8, 16, 32)  # GPUs
+SETTINGS = (("cifar10", 1), ("tiny_imagenet", 1), ("imagenet", 8))  # and on how many
+Kind = tuple[str, int]
+"""Precision and micro-batches."""
 MOCO_HOURS = 53  # of 8 V100 for 200 epochs on ImageNet: facebookresearch/moco, README at 5670021
 
 
@@ -67,68 +73,61 @@ def mb(size: float) -> str:
     return f"{size / 1e6:,.0f}" if size >= 0.5e6 else "0" if not size else "< 1"
 
 
-def per_image() -> Iterator[str]:
-    """FLOPs, and what is saved for the backward pass, of one image in each setting."""
+def counts() -> Iterator[str]:
+    """Of one image in each setting: FLOPs, and what is saved for the backward pass; of a GPU of 8
+    on ImageNet: what it holds and what it sends."""
 
     def row(system: str) -> Iterator[str]:
         yield system
-        settings = [("cifar10", 1), ("tiny_imagenet", 1), ("imagenet", 8)]
-        for data, workers in settings:
-            step = counted(paper(system, data), workers)
-            yield f"{step.flops / step.images / 1e9:.2f}"
-        for data, workers in settings:
-            for precision in ("fp32", "bf16"):
-                config = paper(system, data, runtime={"precision": precision})
-                step = counted(config, workers)
-                yield f"{step.saved / step.images / 1e6:.1f}"
+        steps = [counted(paper(system, data), n) for data, n in SETTINGS]
+        yield " / ".join(f"{step.flops / step.images / 1e9:.2f}" for step in steps)
+        for precision in ("fp32", "bf16"):
+            runtime = {"precision": precision}
+            steps = [counted(paper(system, data, runtime=runtime), n) for data, n in SETTINGS]
+            yield " / ".join(f"{step.saved / step.images / 1e6:.1f}" for step in steps)
+        step = steps[-1]
+        yield from (mb(step.weights), mb(step.copy), mb(step.bank))
+        gradients = replace(step, gathered=0, reduced=step.weights)
+        images = replace(step, gathered=step.images_gathered, reduced=0)
+        features = sent(step, 8) - sent(gradients, 8) - sent(images, 8)
+        yield from map(mb, (sent(gradients, 8), features, sent(images, 8)))
 
-    titles = ["system", *(f"GFLOP, {x}" for x in ("32 px", "64 px", "224 px"))]
-    titles += [f"MB, {x}, {p}" for x in ("32 px", "64 px", "224 px") for p in ("fp32", "bf16")]
+    titles = ["system", "GFLOP", "MB saved, fp32", "MB saved, bf16", "weights", "copy", "bank"]
+    titles += ["sends gradients", "features", "images"]
     yield from table(titles, map(row, SYSTEMS))
 
 
-def on_the_device() -> Iterator[str]:
-    """GB of one GPU, whole and in four micro-batches."""
+def one_run(both: Sequence[Machine]) -> Iterator[str]:
+    """GB of one GPU at the peak of a step, and device-hours of a run."""
 
-    def size(config: RunConfig, workers: int) -> str:
-        data = config.data.name
-        return gb(device_bytes(counted(config, workers), workers, pictures(data)))
-
-    def row(system: str) -> Iterator[str]:
-        yield system
-        for data in ("cifar10", "stl10"):
-            for precision, parts in (("fp32", 1), ("bf16", 1), ("fp32", 4)):
-                runtime = {"precision": precision, "micro_batches": parts}
-                yield size(paper(system, data, encoder={"bn_splits": 8}, runtime=runtime), 1)
-        whole = paper(system, "imagenet")
-        yield str(whole.batch_size)
-        for precision, parts in (("fp32", 1), ("bf16", 1), ("bf16", 4)):
+    def size(system: str, data: str, workers: int, splits: int, kinds: Sequence[Kind]) -> str:
+        sizes = []
+        for precision, parts in kinds:
             runtime = {"precision": precision, "micro_batches": parts}
-            yield size(paper(system, "imagenet", encoder={"bn_splits": 32}, runtime=runtime), 8)
-
-    kinds = ("fp32", "bf16", "fp32, ÷4")
-    titles = ["system", *(f"CIFAR {k}" for k in kinds), *(f"STL-10 {k}" for k in kinds)]
-    titles += ["ImageNet batch", *(f"ImageNet {k}" for k in ("fp32", "bf16", "bf16, ÷4"))]
-    yield from table(titles, map(row, SYSTEMS))
-
-
-def constants_and_traffic() -> Iterator[str]:
-    """MB of ImageNet's networks, and what a rank of 8 sends in a step."""
+            config = paper(system, data, encoder={"bn_splits": splits}, runtime=runtime)
+            step = counted(config, workers)
+            sizes.append(gb(device_bytes(step, workers, pictures(config))))
+        return " / ".join(sizes)
 
     def row(system: str) -> Iterator[str]:
-        step = counted(paper(system, "imagenet"), 8)
-        yield from (system, mb(step.weights), mb(3 * step.weights), mb(step.copy), mb(step.bank))
-        shared = replace(step, reduced=0)
-        images = replace(shared, gathered=step.images_gathered)
-        features = sent(shared, 8) - sent(images, 8)
-        of_losses = sent(replace(step, gathered=0, reduced=step.reduced - step.weights), 8)
-        yield mb(sent(replace(step, gathered=0, reduced=step.weights), 8))
-        yield mb(features + of_losses)
-        yield mb(sent(images, 8))
+        yield system
+        small, large = (("fp32", 1), ("bf16", 1), ("fp32", 4)), (("bf16", 1), ("bf16", 4))
+        yield from (size(system, data, 1, 8, small) for data in ("cifar10", "stl10"))
+        yield str(paper(system, "imagenet").batch_size)
+        yield size(system, "imagenet", 8, 32, large)
+        for data, workers in (("cifar10", 1), ("stl10", 1), ("tiny_imagenet", 1), ("imagenet", 8)):
+            config = paper(system, data)
+            took = [workers * hours(config, workers, machine).total for machine in both]
+            yield " / ".join(f"{t:.1f}" if t < 50 else f"{t:,.0f}" for t in took)
 
-    titles = ["system", "weights", "gradients, momentum, DDP", "copy", "bank"]
-    titles += ["sent: gradients", "sent: features", "sent: images"]
+    titles = ["system", "GB, CIFAR", "GB, STL-10", "batch, ImageNet", "GB, ImageNet"]
+    titles += ["hours, CIFAR", "STL-10", "Tiny ImageNet", "ImageNet"]
     yield from table(titles, map(row, SYSTEMS))
+    knn = [
+        gb(knn_bytes(size_of(config).labelled, feature_dim(config), workers))
+        for config, workers in ((paper("ASCL", data), n) for data, n in SETTINGS)
+    ]
+    yield f"\nGB at the peak of an online kNN: {' / '.join(knn)}."
 
 
 def on_n_gpus(machine: Machine) -> Iterator[str]:
@@ -145,26 +144,12 @@ def on_n_gpus(machine: Machine) -> Iterator[str]:
         yield f"{1000 * sent(step, workers) / machine.bandwidth(workers):.0f}"
         yield from (f"{took.train:.1f}", f"{took.evaluate:.1f}", f"{workers * took.total:.1f}")
 
-    settings = [(d, n, False) for d in ("cifar10", "tiny_imagenet") for n in (1, 2, 4, 8)]
-    settings += [("cifar10", 1, True), ("imagenet", 1, True)]
-    settings += [("imagenet", n, True) for n in (8, 16, 32)]
+    settings = [("cifar10", n, False) for n in (1, 2, 4, 8)] + [("cifar10", 1, True)]
+    settings += [("tiny_imagenet", n, False) for n in (1, 8)]
+    settings += [("imagenet", n, True) for n in MANY]
     titles = ["data", "precision", "GPUs", "images each", "ms computing", "ms issuing"]
     titles += ["ms sending", "hours training", "hours evaluating", "device-hours"]
     yield from table(titles, (row(*setting) for setting in settings))
-
-
-def one_run(both: Sequence[Machine]) -> Iterator[str]:
-    """Device-hours of one run of each system."""
-
-    def row(system: str) -> Iterator[str]:
-        yield system
-        for data, workers in (("cifar10", 1), ("stl10", 1), ("tiny_imagenet", 1), ("imagenet", 8)):
-            config = paper(system, data)
-            took = [workers * hours(config, workers, machine).total for machine in both]
-            yield " / ".join(f"{t:.1f}" if t < 100 else f"{t:,.0f}" for t in took)
-
-    titles = ["system", "CIFAR", "STL-10", "Tiny ImageNet", "ImageNet, 8 GPUs"]
-    yield from table(titles, map(row, SYSTEMS))
 
 
 def runs_of(spec: SweepSpec) -> tuple[dict[str, RunConfig], float]:
@@ -180,9 +165,11 @@ def sweeps(both: Sequence[Machine], files: Sequence[Path]) -> Iterator[str]:
     seen: dict[str, list[float]] = {}
     everything = [0.0 for _ in both]
     rows: list[list[str]] = []
+    most = 1  # GPUs that a run wants
     for file in files:
         spec = load_spec(file)
         workers = spec.resources.workers
+        most = max(most, workers)
         listed, later = runs_of(spec)
         base = spec.config({}, seed=spec.seeds[0]) if later else None
         rest = [later * workers * hours(base, workers, m).total if base else 0.0 for m in both]
@@ -200,32 +187,29 @@ def sweeps(both: Sequence[Machine], files: Sequence[Path]) -> Iterator[str]:
             [spec.name, f"{runs}", f"{runs - len(listed) + len(new)}"]
             + [f"{alone[i]:,.0f}" for i in range(len(both))]
             + [f"{added[0]:,.0f}"]
-            + [f"{alone[0] / n / 24:.1f}" for n in (1, 2, 4, 8, 32)]
+            + ["–" if n < workers else f"{alone[0] / n / 24:.1f}" for n in MANY]
         )
     total = f"{sum(int(r[1]) for r in rows)}", f"{sum(int(r[2]) for r in rows)}"
     last = [f"{x:,.0f}" for x in everything]
-    days = [f"{everything[0] / n / 24:.1f}" for n in (1, 2, 4, 8, 32)]
+    days = ["–" if n < most else f"{everything[0] / n / 24:.1f}" for n in MANY]
     rows.append(["each run once", *total, *last, last[0], *days])
     titles = ["file", "runs", "not in files above", *(f"{m.name}-hours" for m in both)]
-    titles += [f"new {both[0].name}-hours", *(f"days on {n}" for n in (1, 2, 4, 8, 32))]
+    titles += [f"new {both[0].name}-hours", *(f"days on {n}" for n in MANY)]
     yield from table(titles, rows)
 
 
-def loaders(both: Sequence[Machine]) -> Iterator[str]:
+def loaders(machine: Machine) -> Iterator[str]:
     """Cores that keep a GPU of 8 fed on ImageNet."""
 
-    def row(system: str, machine: Machine) -> Iterator[str]:
-        config = paper(system, "imagenet")
-        step = counted(config, 8)
+    def row(system: str) -> Iterator[str]:
+        step = counted(paper(system, "imagenet"), 8)
         speed = step.images / seconds_per_step(step, 8, machine, precision="bf16")
-        yield from (system, machine.name, f"{speed:,.0f}")
+        yield from (system, f"{speed:,.0f}")
         yield from (f"{speed * each:.1f}" for each in (LOAD_SECONDS, LOAD_SECONDS_KEPT))
-        yield f"{8 * speed * LOAD_SECONDS:.0f}"
 
-    titles = ["system", "GPU", "images/s of a GPU", "cores, JPEG", "cores, kept pixels"]
-    titles += ["cores of 8 GPUs, JPEG"]
+    titles = ["system", "images/s", "cores, JPEG", "cores, kept pixels"]
     systems = ("supervised", "ASCL", "SimCLR", "BYOL")
-    yield from table(titles, (row(s, machine) for machine in both for s in systems))
+    yield from table(titles, (row(system) for system in systems))
 
 
 def against_published(both: Sequence[Machine]) -> Iterator[str]:
@@ -260,30 +244,37 @@ def against_ledger(rows: Iterable[RunRow]) -> Iterator[str]:
     steps: dict[str, Step] = {}
     for run in rows:
         if run.state == "done" and run.images_per_second:
-            config = RunConfig.of(nested(dict(run.config)))
-            name = " ".join(
-                str(run.config.get(f"method.{key}") or "") for key in ("name", "relabel")
-            )
-            name = name.removesuffix(" none").strip()
+            # A list is in the ledger as its JSON text.
+            values = {
+                key: json.loads(value) if isinstance(value, str) and value[:1] == "[" else value
+                for key, value in run.config.items()
+            }
+            config = RunConfig.of(nested(values))
+            kind = getattr(config.method, "relabel", "none")
+            name = config.method.name + ("" if kind == "none" else f" {kind}")
             seconds.setdefault(name, {})[config.seed] = 1 / run.images_per_second
             steps.setdefault(name, counted(config, 1))
+    if "moco" not in steps:
+        raise ValueError(
+            f"a ledger is compared by MoCo's finished runs, got {sorted(steps)}; "
+            "take one of compare_methods.yaml"
+        )
     base = steps["moco"]
-    rate = base.flops / (base.images * median(seconds["moco"].values()) - base.calls * CALL_SECONDS)
+
+    off: list[float] = []
 
     def row(name: str) -> Iterator[str]:
-        step, mine = steps[name], seconds[name]
-        ratios = [mine[seed] / seconds["moco"][seed] for seed in mine if seed in seconds["moco"]]
-        measured = median(ratios)
-        by_flops = step.flops / base.flops
-        both = (step.flops / rate + step.calls * CALL_SECONDS) / (
-            base.images * median(seconds["moco"].values())
-        )
+        mine, moco = seconds[name], seconds["moco"]
+        ratios = [mine[seed] / moco[seed] for seed in mine.keys() & moco.keys()]
+        work, measured = steps[name].flops / base.flops, median(ratios)
+        off.append(work / measured - 1)
         yield from (name, str(len(ratios)), f"{min(ratios):.2f}–{max(ratios):.2f}")
-        yield from (f"{measured:.2f}", f"{by_flops:.2f}", f"{by_flops / measured - 1:+.0%}")
-        yield from (f"{both:.2f}", f"{both / measured - 1:+.0%}")
+        yield from (f"{measured:.2f}", f"{work:.2f}", f"{off[-1]:+.0%}")
 
-    titles = ["run here", "seeds", "× MoCo's, range", "median", "FLOPs", "off", "FLOPs and calls"]
-    yield from table([*titles, "off"], map(row, seconds))
+    titles = ["run here", "seeds", "× MoCo's time", "median", "× MoCo's FLOPs", "off by"]
+    yield from table(titles, (row(name) for name in seconds if name != "moco"))
+    middle = median(map(abs, off))
+    yield f"\nOff by {min(off):+.0%} to {max(off):+.0%}, half of them within {middle:.0%}."
 
 
 def main() -> None:
@@ -292,13 +283,11 @@ def main() -> None:
     files = [file for file in files if file.stem != "quickstart"]  # for a CPU
     print(f"One GPU sustains, in TFLOP/s (fp32, half): {_rates(both)}\n")
     sections: dict[str, Iterator[str]] = {
-        "Per image": per_image(),
-        "GB on a GPU": on_the_device(),
-        "MB on a GPU, and sent by it in a step": constants_and_traffic(),
+        "Counts": counts(),
+        "One run": one_run(both),
         "ASCL on N A100": on_n_gpus(both[0]),
-        "Device-hours of a run, A100 / V100": one_run(both),
         "Sweeps": sweeps(both, files),
-        "Loaders": loaders(both),
+        "Loaders": loaders(both[0]),
         "Others' timings": against_published(both),
     }
     if len(sys.argv) > 1:

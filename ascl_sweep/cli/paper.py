@@ -51,7 +51,8 @@ def paper(
 ) -> None:
     """Run every table and figure of the paper, and write one report that judges its claims.
 
-    Called again it goes on, and trains nothing twice; the report is written however it ends.
+    Called again it goes on, and trains nothing twice; when it is stopped, the report is on what
+    there is.
     """
     with sentences():
         from ascl_sweep.cli.look import load_specs
