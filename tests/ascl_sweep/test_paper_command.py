@@ -76,7 +76,7 @@ def test_every_file_runs_and_the_report_says_what_of_the_paper_was_seen(tmp_path
     claims, *rest = text.split("\n## ")[1:]
     assert claims.startswith("Claims of the paper (laptop scale)")
     assert re.search(r"Of \d+ claims: holds 1, does not hold 1, undecided \d+, not run 3\.", claims)
-    headings = {part.split(" ")[0].replace("\\", "") for part in rest}
+    headings = {part.split()[0].replace("\\", "") for part in rest}
     assert headings - {"Figures"} == set(SWEEPS)
     assert "Features by t-SNE" in text and "Features by t-SNE" in (out / "report.html").read_text()
     # Called again it trains nothing, and the report is the same.
