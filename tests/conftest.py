@@ -1,5 +1,6 @@
 """Shared by all tests: two cores are not to be oversubscribed, and a run small enough to train."""
 
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import settings
 from ascl.config import RunConfig, merge
 
 torch.set_num_threads(1)
+# Ray's processes give way to all others (15 by default): beside another test they would starve.
+os.environ.setdefault("RAY_worker_niceness", "0")
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.load_profile("default")
 
