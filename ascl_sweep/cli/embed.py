@@ -174,6 +174,7 @@ def _each_run(names: list[str], store: str) -> list[str]:
 def runs_of_sweep(name: str, ledger: "Ledger") -> list[str]:
     """A sweep's complete runs of its first complete seed, in the order of its file."""
     from ascl_sweep.digest import Digest
+    from ascl_sweep.report.arms import seed_of
 
     sweep = ledger.sweeps()[name]
     order = {run: place for place, run in enumerate(Digest.of_json(sweep.digest).order)}
@@ -185,8 +186,8 @@ def runs_of_sweep(name: str, ledger: "Ledger") -> list[str]:
     ]
     if not rows:
         raise ValueError(f"no run of {name} is complete yet; go on with `ascl-sweep resume {name}`")
-    seed = min(int(row.config.get("seed") or 0) for row in rows)
-    chosen = [row.run_id for row in rows if int(row.config.get("seed") or 0) == seed]
+    seed = min(map(seed_of, rows))
+    chosen = [row.run_id for row in rows if seed_of(row) == seed]
     return sorted(chosen, key=lambda run: (order.get(run, len(order)), run))
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from ascl_sweep import labels
-from ascl_sweep.claims import Finding, Outcome
+from ascl_sweep.claims import Outcome
 from ascl_sweep.ledger import STATES
 from ascl_sweep.report.alike import letter
 from ascl_sweep.report.blocks import NONE, Cell, Section, Sentences, Sheet, counted, signed
+from ascl_sweep.report.judged import Finding
 from ascl_sweep.report.report import Report, ScaleClaims, SweepReport
 from ascl_sweep.report.searches import SearchSummary, Trial
 from ascl_sweep.report.sheets import sheets_of

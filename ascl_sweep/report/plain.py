@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ascl_sweep.claims import Finding
 from ascl_sweep.report.ablation import AblationTable, Arm
+from ascl_sweep.report.judged import Finding
 from ascl_sweep.report.report import Report, SweepReport
 from ascl_sweep.report.searches import SearchSummary
 

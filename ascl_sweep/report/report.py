@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ascl.faults import suggestion, unknown_name
 from ascl_sweep import labels
-from ascl_sweep.claims import EARLY_SWEEPS, SWEEPS, Finding, early, findings
+from ascl_sweep.claims import EARLY_SWEEPS, SWEEPS
 from ascl_sweep.digest import Digest
 from ascl_sweep.ledger import Ledger, RunRow, Scalar, SweepRow
 from ascl_sweep.report.ablation import METRICS, AblationTable, Arm, Options
 from ascl_sweep.report.arms import has
+from ascl_sweep.report.judged import Finding, early, findings
 from ascl_sweep.report.searches import SearchSummary, search_of
 from ascl_sweep.report.tables import check, table_of
 

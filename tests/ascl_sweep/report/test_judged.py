@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascl_sweep.agenda import Agenda, config_values, idle_keys
-from ascl_sweep.claims import CLAIMS, SWEEPS, Finding, early, findings
+from ascl_sweep.claims import CLAIMS, SWEEPS
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.paper import TABLES, find
+from ascl_sweep.report.judged import Finding, early, findings
 from ascl_sweep.spec import SweepSpec, load_spec
 from tests.ledgers import ASCL, MOCO, run
 
-SPACES = Path(__file__).parents[2] / "search_spaces"
+SPACES = Path(__file__).parents[3] / "search_spaces"
 Score = Callable[[RunRow], float | None]
 NOISE = (0.0, 0.05, -0.05)  # points, by seed: a spread that decides a difference of half a point
 
