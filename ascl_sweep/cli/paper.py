@@ -51,8 +51,7 @@ def paper(
 ) -> None:
     """Run every table and figure of the paper, and write one report that judges its claims.
 
-    Called again it goes on, and trains nothing twice; when it is stopped, the report is on what
-    there is.
+    Called again it goes on and trains nothing twice; a report on what there is comes anyway.
     """
     with sentences():
         from ascl_sweep.cli.look import load_specs

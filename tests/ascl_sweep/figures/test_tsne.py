@@ -1,6 +1,7 @@
 """Features on disk and in a picture: `ascl-sweep embed` and `tsne`."""
 
 import pickle
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from ascl_sweep.cli import app
 from ascl_sweep.figures.tsne import CLASSES, POINTS, Embedded, balanced, read, tsne_figure, write
 from ascl_sweep.ledger import Ledger, RunRow
 from tests.conftest import tiny
+from tests.ledgers import sweep
 
 Ask = Callable[..., Result]
 
@@ -131,11 +133,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_id = run.config.identity()
         for _ in train_in(run, Path(Ledger(folder).work(run_id))):
             pass
-        rows.append(RunRow(run_id, ("it",), config_values(run.config), "final", "full", "done"))
+        values = config_values(run.config)
+        rows.append(RunRow(run_id, ("it", "both"), values, "final", "full", "done"))
     for state in ("done", "stopped", "running"):
         values = config_values(config)
         rows.append(RunRow(f"zz-{state}", ("it",), values, "final", "full", state))
     with Ledger(folder).writer() as writer:
+        writer.put_sweep(sweep("both", order=(rows[1].run_id, rows[0].run_id)))
+        writer.put_sweep(sweep("waiting"))
         for row in rows:
             writer.put_run(row)
     return folder
@@ -177,9 +182,18 @@ def test_embed_takes_a_folder_and_names_a_file(ask: Ask, store: Path, tmp_path: 
     assert len(read(tmp_path / "new" / "x.npz").labels) == 160
 
 
+def test_a_sweep_stands_for_its_complete_runs_in_the_order_of_its_file(
+    ask: Ask, store: Path
+) -> None:
+    said = ask("embed", "both", "--store", store)
+    assert said.exit_code == 0, said.stderr
+    assert re.findall(r"(\w+)\.npz", said.stderr) == [trained(store)[k] for k in ("ascl", "none")]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["tsne", "waiting", "--out", "x.svg"], "no run of waiting is complete yet; go on with"),
         (["embed", "nosuchrun"], "no run in {store} has an id that begins with 'nosuchrun'; there"),
         (["embed", "zz-stoped"], "near it: zz-stopped"),
         (["embed", "z-done"], "has an id that begins with 'z-done'; near it: zz-done"),
