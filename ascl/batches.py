@@ -9,6 +9,7 @@ Shapes: N = this rank's share of a batch, S = side of the view.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,9 @@ from ascl.views import ViewDraw, ViewSpec, crop_boxes, draw_view, finish_view, m
 Place = str | RawPicture
 CropRequest = tuple[Place, np.ndarray, np.ndarray, list[bool]]
 """Where a picture is, and its rows of `ViewDraw.crop`, `place` and `flip`, one for each view."""
+# Floats of a view that a CPU takes through all that is done to them before it goes on to others:
+# 4 MB, for its cache. A batch of ImageNet's is far larger, and each op would go through memory.
+CACHED = 2**20
 EVAL_BATCH = 256
 EVAL_MARGIN = 256 / 224  # ImageNet's evaluation: shorter side 256, centre 224
 
@@ -109,10 +113,11 @@ def training_batches(
 
     for indices, crops in zip(steps, _loaded(_Crops(specs), requests()), strict=True):
         drawn = pending.popleft()
-        views = tuple(
-            pixels.laid_out(finish_view(_floats(crop, pixels), draw, spec, pixels.mean, pixels.std))
-            for crop, draw, spec in zip(crops, drawn, specs, strict=True)
-        )
+        with _one_thread(pixels.device):
+            views = tuple(
+                _finished(crop, draw, spec, pixels)
+                for crop, draw, spec in zip(crops, drawn, specs, strict=True)
+            )
         yield views, images.labels[indices[share(len(indices))]].to(pixels.device)
 
 
@@ -131,14 +136,47 @@ def plain_batches(images: Images | ImageFiles, pixels: Pixels) -> Iterator[Tenso
         return
     places = (list(map(images.place, part)) for part in parts)
     for pictures in _loaded(_Centres(pixels.size), places):
-        pictures = normalise_(_floats(pictures, pixels), pixels.mean, pixels.std)
-        yield pixels.laid_out(pictures)
+        with _one_thread(pixels.device):
+            pictures = normalise_(_floats(pictures, pixels), pixels.mean, pixels.std)
+            pictures = pixels.laid_out(pictures)
+        yield pictures
 
 
 def _floats(pictures: Tensor, pixels: Pixels) -> Tensor:
-    """Floats (N, 3, S, S) in [0, 1] on the device, of bytes (N, S, S, 3)."""
-    pictures = pictures.to(pixels.device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
-    return pictures.float().div_(255)
+    """Floats (N, 3, S, S) in [0, 1] on the device, channels last, of bytes (N, S, S, 3)."""
+    pictures = pictures.to(pixels.device, non_blocking=True)
+    return pictures.float().div_(255).permute(0, 3, 1, 2)
+
+
+def _finished(crops: Tensor, draw: ViewDraw, spec: ViewSpec, pixels: Pixels) -> Tensor:
+    """The view (N, 3, S, S) of crops that are bytes (N, S, S, 3)."""
+    count, size = len(crops), spec.size
+    shape = (count, 3, size, size)
+    views = torch.empty(shape, device=pixels.device, memory_format=pixels.memory_format)
+    # Samples have nothing to do with each other.
+    step = max(1, CACHED // (3 * size * size)) if pixels.device.type == "cpu" else count
+    for start in range(0, count, step):
+        part = slice(start, start + step)
+        floats = _floats(crops[part], pixels)
+        views[part] = finish_view(floats, draw[part], spec, pixels.mean, pixels.std)
+    return views
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, one thread for what is done to pictures while the loader's workers are at others.
+
+    Views are many small ops, and after each OpenMP's threads wait for each other by spinning: one
+    that has to give way to a worker costs the other core too, and a view twice as much as it does
+    with a single thread. For workers to colour would be worse, as they have to hand floats over.
+    """
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _loaded(dataset: "Dataset[Any]", requests: Iterator[list[Any]]) -> Iterator[Any]:

@@ -5,6 +5,8 @@ drawn for the whole batch on every rank from equal generators, so that b images 
 b/2 on each of two are the same step.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -76,8 +78,8 @@ def agreed(x: Tensor) -> Tensor:
 @torch.no_grad()
 def gather_uneven(x: Tensor, total: int) -> Tensor:
     """As `gather` for the shares that `share(total)` cuts, which may differ in length by one."""
-    if world_size() == 1:
-        return x
+    if total % world_size() == 0:
+        return gather(x)
     longest = -(-total // world_size())
     padded = x.new_zeros(longest, *x.shape[1:])
     padded[: len(x)] = x
@@ -132,15 +134,62 @@ def average_batch_norm(module: nn.Module) -> None:
                     buffer.copy_(mean(buffer))
 
 
+@dataclass(frozen=True)
+class Route:
+    """Which rows a rank sends and gets when those of all ranks are put in a new order."""
+
+    sends: list[int]  # of its own rows, by the rank that wants them
+    sends_to: list[int]  # how many to each rank
+    gets_from: list[int]  # how many from each rank
+    places: list[int]  # of what it gets, rank after rank: the place in its share of the new order
+
+
+def route(order: Sequence[int], rank: int, world: int) -> Route:
+    """`order[i]` is the row that goes to place i; rows and places are in equal shares by rank."""
+    size = len(order) // world
+    wanted = [row // size for row in order[rank * size : (rank + 1) * size]]  # from which rank
+    mine = [place for place, row in enumerate(order) if row // size == rank]
+    targets = [place // size for place in mine]
+    return Route(
+        sends=[order[place] - rank * size for place in mine],
+        sends_to=[targets.count(r) for r in range(world)],
+        gets_from=[wanted.count(r) for r in range(world)],
+        # What a rank sends to another is in the order of its places; so is what arrives from it.
+        places=sorted(range(size), key=lambda place: wanted[place]),
+    )
+
+
+@torch.no_grad()
+def reordered(x: Tensor, order: Tensor) -> Tensor:
+    """This rank's share of `gather(x)[order]`, each row sent only to the rank that wants it.
+
+    `order` is best on the CPU: the host must know it, and would wait for a device to tell.
+    """
+    if world_size() == 1:
+        return x[_moved(order, x.device)]
+    own = route(order.tolist(), rank(), world_size())
+    arrived = x.new_empty(x.shape)
+    sends = x[_moved(torch.tensor(own.sends), x.device)].contiguous()
+    dist.all_to_all_single(arrived, sends, own.gets_from, own.sends_to)
+    out = torch.empty_like(arrived)
+    out[_moved(torch.tensor(own.places), x.device)] = arrived
+    return out
+
+
+def _moved(index: Tensor, device: torch.device) -> Tensor:
+    # Or else the host would wait until the device has done all that it was given before.
+    return index.to(device, non_blocking=True)
+
+
 @torch.no_grad()
 def shuffled_keys(encoder: nn.Module, images: Tensor, permutation: Tensor) -> Tensor:
     """Keys (global batch, D) of every rank's images, encoded in shuffled order.
 
     A query and its key then sit in different BN groups, so that batch statistics cannot tell which
-    key belongs to which query (MoCo's shuffled BN). `permutation` is of the global batch.
+    key belongs to which query (MoCo's shuffled BN). `permutation` is of the global batch, on the
+    CPU.
     """
-    images = gather(images)
-    keys = gather(encoder(images[permutation[share(len(images))]]))
+    keys = gather(encoder(reordered(images, permutation)))
     ordered = torch.empty_like(keys)
-    ordered[permutation] = keys
+    ordered[_moved(permutation, keys.device)] = keys
     return ordered

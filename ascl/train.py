@@ -19,7 +19,7 @@ from ascl.batches import Pixels, to_device, training_batches
 from ascl.config import RunConfig, queue_too_long
 from ascl.data import Data, load_data
 from ascl.encoders import ResNet
-from ascl.evaluate import features, knn_top1, linear_probe
+from ascl.evaluate import features, knn_top1, linear_probe, own_features, own_labels
 from ascl.memory import peak_gb, reset_peak
 from ascl.methods import Batch, EpochStart, Method, TrainingSet, load_method
 from ascl.optim import make_optimiser, rate_at
@@ -269,7 +269,7 @@ def _train_epoch(
             views,
             labels,
             indices=parts[step][distributed.share(batch_size)].to(device),
-            shuffle=torch.randperm(batch_size, generator=shuffles).to(device),
+            shuffle=torch.randperm(batch_size, generator=shuffles),
             diagnose=step % DIAGNOSE_EVERY == 0,
             progress=(epoch + step / steps) / config.epochs,
             generator=draws,
@@ -325,8 +325,8 @@ def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]
     if epoch % config.knn_every == 0 or last:
         on_progress("kNN", 0, 1)
         scores["knn_top1"] = knn_top1(
-            features(run.encode, data.reference, run.pixels),
-            data.reference.labels.to(run.pixels.device),
+            own_features(run.encode, data.reference, run.pixels),
+            own_labels(data.reference, run.pixels),
             features(run.encode, data.test, run.pixels),
             data.test.labels.to(run.pixels.device),
             num_classes=num_classes,

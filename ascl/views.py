@@ -20,6 +20,7 @@ from ascl.randaugment import OPS, rand_augment_
 
 BLUR_SIGMA = (0.1, 2.0)
 BLUR_RADIUS = 6  # three sigmas of the widest blur
+BLUR_BLOCK = 32  # lines blurred at once; fewer do less in vain, more make better products
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10  # candidates per crop before the whole picture is taken, as in torchvision
 SMALL_SIDE = 3 / 7  # of a full view's, as SwAV's 96 of 224
@@ -177,6 +178,26 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return torch.bmm(rows, lines).view(n, size_h, c, size_w).transpose(1, 2).contiguous()
 
 
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Gaussian blur of every image by its own sigma (N,), with mirrored borders.
+
+    Each way it is a product with a matrix that is zero far from its diagonal, so it is taken in
+    blocks of lines with only what is near them: at 224 pixels a fifth of the work.
+    """
+    n, c, _, size = images.shape
+    weights = blur_weights(sigma, size)
+    blocks = []
+    for start in range(0, size, BLUR_BLOCK):
+        near = slice(max(0, start - BLUR_RADIUS), start + BLUR_BLOCK + BLUR_RADIUS)
+        blocks.append((near, weights[:, start : start + BLUR_BLOCK, near]))
+    # As in `resample`: all channels at once, swapped with the rows in between.
+    flat = images.reshape(n, c * size, size)
+    wide = torch.cat([torch.bmm(flat[:, :, near], w.mT) for near, w in blocks], dim=2)
+    lines = wide.view(n, c, size, size).transpose(1, 2).reshape(n, size, c * size)
+    tall = torch.cat([torch.bmm(w, lines[:, near]) for near, w in blocks], dim=1)
+    return tall.view(n, size, c, size).transpose(1, 2)
+
+
 def distort(images: Tensor, draw: ViewDraw) -> Tensor:
     """Colour jitter: brightness, contrast, saturation and hue, each sample in its own order.
 
@@ -193,20 +214,21 @@ def distort(images: Tensor, draw: ViewDraw) -> Tensor:
     factors = draw.factor[by_due].gather(1, blends)
     device = images.device
     hue, factors, blends = draw.hue[by_due].to(device), factors.to(device), blends.to(device)
-    images = images[by_due.to(device)]
+    images = images.index_select(0, by_due.to(device))  # on the CPU faster than images[by_due]
     for turn in range(4):
         now = slice(bounds[turn], bounds[turn + 1])
-        shift_hue_(images[now], hue[now])
+        if now.start < now.stop:
+            shift_hue_(images[now], hue[now])
         if turn == 3:
             break
         op = blends[:, turn].view(-1, 1, 1, 1)
         f = factors[:, turn].view(-1, 1, 1, 1)
         grey = grey_of(images)
-        reference = (1 - f) * torch.where(
-            op == 2, grey, grey.mean(dim=(2, 3), keepdim=True) * (op == 1)
-        )
+        mean = grey.mean(dim=(2, 3), keepdim=True)
+        # By factors of 0 where they have no say: torch.where takes half of the round on the CPU.
+        reference = grey.mul_((1 - f) * (op == 2)).add_(mean.mul_((1 - f) * (op == 1)))
         images.mul_(f).add_(reference).clamp_(0, 1)
-    return images[by_due.argsort().to(device)]
+    return images.index_select(0, by_due.argsort().to(device))
 
 
 def crop_views(images: Tensor, draw: ViewDraw, spec: ViewSpec) -> Tensor:
@@ -225,31 +247,36 @@ def colour_views(images: Tensor, draw: ViewDraw) -> Tensor:
     device = images.device
     jittered = draw.jitter.nonzero().squeeze(1)
     if len(jittered):
-        images[jittered.to(device)] = distort(images[jittered.to(device)], draw[jittered])
+        at = jittered.to(device)
+        images[at] = distort(images.index_select(0, at), draw[jittered])
     greyed = draw.grey.nonzero().squeeze(1).to(device)
     if len(greyed):
-        images[greyed] = grey_of(images[greyed]).expand(-1, 3, -1, -1)
+        images[greyed] = grey_of(images.index_select(0, greyed)).expand(-1, 3, -1, -1)
     blurred = draw.sigma.nonzero().squeeze(1)
     if len(blurred):
-        weights = blur_weights(draw.sigma[blurred].to(device), images.shape[-1])
-        blurred = blurred.to(device)
-        images[blurred] = resample(images[blurred], weights, weights)
+        at = blurred.to(device)
+        images[at] = blur(images.index_select(0, at), draw.sigma[blurred].to(device))
     return images
 
 
 def normalise_(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(x − mean) / std per channel, in place."""
-    return images.sub_(mean.view(1, -1, 1, 1)).div_(std.view(1, -1, 1, 1))
+    """(x − mean) / std per channel, in place, in either layout."""
+    if images.is_contiguous():
+        return images.sub_(mean.view(1, -1, 1, 1)).div_(std.view(1, -1, 1, 1))
+    # Channels last, a line at a time: loops over three channels take ten times as long on the CPU.
+    lines, width = images.permute(0, 2, 3, 1).flatten(2), images.shape[-1]
+    lines.sub_(mean.repeat(width)).div_(std.repeat(width))
+    return images
 
 
 def finish_view(
     images: Tensor, draw: ViewDraw, spec: ViewSpec, mean: Tensor, std: Tensor
 ) -> Tensor:
-    """Colour and normalise views that are cropped already; may overwrite them."""
+    """Colour and normalise views that are cropped already, in either layout; may overwrite them."""
     if spec.kind == "strong":
-        images = colour_views(images, draw)
+        images = colour_views(images.contiguous(), draw)
     elif spec.kind == "stronger":
-        images = rand_augment_(images, draw.ops, draw.backwards, spec.magnitude)
+        images = rand_augment_(images.contiguous(), draw.ops, draw.backwards, spec.magnitude)
     return normalise_(images, mean, std)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -67,7 +67,7 @@ class Step:
     saved: int  # kept by the forward pass for the backward pass, weights left out
     peak: int  # most at one time, gradients included, of what the step itself makes
     gathered: int  # all ranks' together, that each has after the method's all-gathers
-    images_gathered: int  # of these, images
+    exchanged: int  # of this rank's own, sent each to the one rank that wants it: images
     reduced: int  # summed over ranks: gradients, and what a loss sends back to other ranks
     weights: int  # that take a gradient: as many bytes again are gradients and SGD's momentum
     copy: int  # the momentum encoder
@@ -84,7 +84,7 @@ class Witness(TorchDispatchMode):
     def __init__(self, there: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = self.calls = self.now = self.peak = 0
-        self.gathered = self.images_gathered = self.reduced = 0
+        self.gathered = self.exchanged = self.reduced = 0
         self.held = {_key(tensor) for tensor in there}
 
     def __torch_dispatch__(
@@ -105,11 +105,13 @@ class Witness(TorchDispatchMode):
         return out
 
     def _sent(self, name: str, args: tuple[Any, ...]) -> None:
-        # What is gathered has its output first; what is summed is summed in place.
+        # What is gathered has its output first, and so has what is exchanged, which is as large as
+        # its input; what is summed is summed in place.
         whole = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
         if "allgather" in name:
             self.gathered += whole.nbytes
-            self.images_gathered += whole.nbytes if whole.ndim == 4 else 0
+        elif "alltoall" in name:
+            self.exchanged += whole.nbytes
         else:
             assert "allreduce" in name, name
             self.reduced += whole.nbytes
@@ -158,7 +160,7 @@ def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False)
             saved=sum(saved.values()),
             peak=witness.peak,
             gathered=witness.gathered,
-            images_gathered=witness.images_gathered,
+            exchanged=witness.exchanged,
             reduced=witness.reduced + (weights if workers > 1 else 0),  # gradients, by DDP
             weights=weights,
             copy=sum(_bytes(m) for m in copies),
@@ -216,12 +218,14 @@ def _views(config: RunConfig, count: int) -> tuple[Tensor, ...]:
 def _batch(config: RunConfig, workers: int) -> Batch:
     """What a rank sees half-way through a training."""
     assert config.batch_size % workers == 0, "a batch divides evenly over the ranks"
+    with unset_fake_temporarily():
+        shuffle = torch.randperm(config.batch_size)  # its numbers say what goes where
     own = config.batch_size // workers
     return Batch(
         _views(config, own),
         torch.zeros(own, dtype=torch.long),
         indices=torch.arange(own),
-        shuffle=torch.randperm(config.batch_size),
+        shuffle=shuffle,
         diagnose=False,
         progress=0.5,
         generator=torch.Generator(),

@@ -6,7 +6,7 @@ No GPU was there to be timed. Every assumption is a named constant: change it, a
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascl.config import RunConfig, Tree, merge
@@ -69,7 +69,19 @@ class Machine:
 
 def sent(step: Step, workers: int) -> float:
     """Bytes that each rank sends in a step, all-gathers and sums going around in a ring."""
-    return (step.gathered + 2 * step.reduced) * (workers - 1) / workers
+    return (step.gathered + step.exchanged + 2 * step.reduced) * (workers - 1) / workers
+
+
+def seconds_to_send(step: Step, workers: int, machine: Machine) -> float:
+    """Around the ring at the pace of its slowest link, and what is exchanged straight to its rank.
+
+    The GPUs of a machine have one way out of it: a ring takes it once, an exchange once for each.
+    """
+    ring = sent(replace(step, exchanged=0), workers) / machine.bandwidth(workers)
+    inside = step.exchanged * (workers - 1) / workers / machine.within
+    elsewhere = max(0, workers - GPUS_PER_NODE) / workers
+    outside = GPUS_PER_NODE * step.exchanged * elsewhere / machine.between
+    return ring + max(inside, outside)
 
 
 def seconds_per_step(
@@ -82,7 +94,7 @@ def seconds_per_step(
     computed = step.flops / machine.rate(precision)
     issued = step.calls * machine.call
     busy = max(computed, issued, step.images * load)
-    return busy + sent(step, workers) / machine.bandwidth(workers)
+    return busy + seconds_to_send(step, workers, machine)
 
 
 def device_bytes(step: Step, workers: int, pictures: int) -> int:
@@ -92,10 +104,10 @@ def device_bytes(step: Step, workers: int, pictures: int) -> int:
     return pictures + held + step.peak
 
 
-def knn_bytes(images: int, dim: int, workers: int) -> float:
-    """Of one GPU at the peak of an online kNN, where features of all images are gathered."""
-    features = 4.0 * images * dim
-    return features * (2 + (3 / workers if workers > 1 else 0))
+def knn_bytes(images: int, queries: int, dim: int, workers: int) -> float:
+    """Of one GPU at the peak of an online kNN: its share of the bank, and queries as they meet."""
+    gathered = queries + (queries / workers if workers > 1 else 0)
+    return 4.0 * dim * (images / workers + gathered)
 
 
 @dataclass(frozen=True)

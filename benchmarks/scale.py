@@ -38,6 +38,7 @@ from benchmarks.gpu_model import (
     paper,
     pictures,
     seconds_per_step,
+    seconds_to_send,
     sent,
 )
 
@@ -87,8 +88,8 @@ def counts() -> Iterator[str]:
             yield " / ".join(f"{step.saved / step.images / 1e6:.1f}" for step in steps)
         step = steps[-1]
         yield from (mb(step.weights), mb(step.copy), mb(step.bank))
-        gradients = replace(step, gathered=0, reduced=step.weights)
-        images = replace(step, gathered=step.images_gathered, reduced=0)
+        gradients = replace(step, gathered=0, exchanged=0, reduced=step.weights)
+        images = replace(step, gathered=0, reduced=0)
         features = sent(step, 8) - sent(gradients, 8) - sent(images, 8)
         yield from map(mb, (sent(gradients, 8), features, sent(images, 8)))
 
@@ -124,7 +125,7 @@ def one_run(both: Sequence[Machine]) -> Iterator[str]:
     titles += ["hours, CIFAR", "STL-10", "Tiny ImageNet", "ImageNet"]
     yield from table(titles, map(row, SYSTEMS))
     knn = [
-        gb(knn_bytes(size_of(config).labelled, feature_dim(config), workers))
+        gb(knn_bytes(size_of(config).labelled, size_of(config).test, feature_dim(config), workers))
         for config, workers in ((paper("ASCL", data), n) for data, n in SETTINGS)
     ]
     yield f"\nGB at the peak of an online kNN: {' / '.join(knn)}."
@@ -141,7 +142,7 @@ def on_n_gpus(machine: Machine) -> Iterator[str]:
         yield from (data, precision, str(workers), str(step.images))
         yield f"{1000 * step.flops / machine.rate(precision):.0f}"
         yield f"{1000 * step.calls * machine.call:.0f}"
-        yield f"{1000 * sent(step, workers) / machine.bandwidth(workers):.0f}"
+        yield f"{1000 * seconds_to_send(step, workers, machine):.0f}"
         yield from (f"{took.train:.1f}", f"{took.evaluate:.1f}", f"{workers * took.total:.1f}")
 
     settings = [("cifar10", n, False) for n in (1, 2, 4, 8)] + [("cifar10", 1, True)]

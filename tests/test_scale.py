@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ascl import batches, evaluate
 from ascl.batches import Pixels
 from ascl.datasets import Images
-from ascl.evaluate import features
+from ascl.evaluate import features, knn_top1, own_features, own_labels
 from benchmarks.counting import Step, Witness, as_one_of, count_forward, count_step
 from benchmarks.gpu_model import (
     Machine,
@@ -27,7 +28,7 @@ ENDLESS = float("inf")
 GPU = Machine("a GPU", fp32=1e12, half=4e12, call=1e-5, within=1e10, between=1e9)
 ALONE = Step(
     **{"images": 256, "flops": 10**12, "calls": 1000, "saved": 10**9, "peak": 2 * 10**9},
-    **{"gathered": 0, "images_gathered": 0, "reduced": 0},
+    **{"gathered": 0, "exchanged": 0, "reduced": 0},
     **{"weights": 10**8, "copy": 10**8, "bank": 10**7, "views": 10**7},
 )
 
@@ -71,12 +72,13 @@ def test_two_gradients_take_more_than_one() -> None:
     assert one.flops < two.flops and one.saved < two.saved
 
 
-def test_ranks_share_the_work_and_gather_all_key_images() -> None:
+def test_ranks_share_the_work_and_send_each_key_image_once() -> None:
     alone, half = step("moco"), step("moco", workers=2)
     assert 2 * half.flops == alone.flops and 2 * half.images == alone.images
-    assert half.images_gathered == alone.views / 2 < half.gathered
+    assert half.exchanged == half.views / 2  # the other half are queries
+    assert 0 < half.gathered < half.exchanged
     assert half.reduced == half.weights == alone.weights
-    assert alone.gathered == alone.reduced == 0
+    assert alone.gathered == alone.exchanged == alone.reduced == 0
 
 
 def test_micro_batches_pay_in_time_for_memory() -> None:
@@ -109,6 +111,15 @@ def test_one_gpu_sends_nothing_and_many_less_than_twice_their_gradients() -> Non
     assert sent(gradients, 1000) < 2000
 
 
+def test_an_exchange_stays_a_share_within_a_machine_and_crowds_the_way_out_of_it() -> None:
+    images = replace(ALONE, flops=0, calls=0, exchanged=8 * 10**9)
+    assert sent(images, 8) == 7 * 10**9
+    assert seconds(images, 1) == 0
+    assert seconds(images, 8) == 0.7
+    # Half of what each of 8 GPUs has goes to the other machine, all of it over one network.
+    assert seconds(images, 16) == 32.0
+
+
 def test_a_ring_over_two_machines_goes_at_the_pace_between_them() -> None:
     busy = replace(shared(8), flops=0, calls=0)
     assert seconds(busy, 16) > 9 * seconds(busy, 8)
@@ -128,13 +139,28 @@ def test_a_device_holds_its_part_of_everything() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_online_knn_gathers_features_twice(workers: int) -> None:
+def test_online_knn_holds_its_share_of_the_bank_once(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "EVAL_BATCH", 16)  # small beside a share, as on ImageNet
+    monkeypatch.setattr(evaluate, "KNN_CHUNK_BYTES", 2**13)
     pictures = Images(torch.zeros(1024, 3, 8, 8, dtype=torch.uint8), torch.zeros(1024).long())
+    test = Images(pictures.images[:64], pictures.labels[:64])
     grey = torch.full((3,), 0.5)
     pixels = Pixels(torch.device("cpu"), 8, grey, grey)
-    with as_one_of(workers), Witness([pictures.images]) as witness:
-        features(lambda images: torch.zeros(len(images), 2048), pictures, pixels)
-    assert witness.peak == pytest.approx(knn_bytes(1024, 2048, workers), rel=0.1)
+
+    def encode(images: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(images), 2048)
+
+    with as_one_of(workers), Witness([pictures.images, pictures.labels]) as witness:
+        knn_top1(
+            *(own_features(encode, pictures, pixels), own_labels(pictures, pixels)),
+            *(features(encode, test, pixels), test.labels),
+            num_classes=10,
+            k=4,
+            temperature=0.1,
+        )
+    assert witness.peak == pytest.approx(knn_bytes(1024, 64, 2048, workers), rel=0.1)
 
 
 def test_evaluation_costs_by_how_often_and_how() -> None:

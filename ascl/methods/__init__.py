@@ -29,7 +29,8 @@ class Batch:
     views: tuple[Tensor, ...]  # each (N, 3, S, S), normalised, one per view of the method's cost
     labels: Tensor  # (N,) classes, −1 if unknown: for diagnostics only, unless supervised
     indices: Tensor  # (N,) the images' places in the training set
-    shuffle: Tensor  # a permutation of the global batch, equal on all ranks, for shuffled BN
+    # A permutation of the global batch, equal on all ranks, for shuffled BN; on the CPU.
+    shuffle: Tensor
     diagnose: bool  # whether this step's diagnostics are wanted
     progress: float  # share of the training done before this step, from 0 to below 1
     generator: torch.Generator  # on the CPU, equal on all ranks: for what the method itself draws

@@ -67,6 +67,25 @@ def test_stronger_and_small_views_come_from_disk_as_from_memory(
     assert ((stronger - from_disk).abs() > 0.2).float().mean() < 0.05
 
 
+@pytest.mark.parametrize("kind", ["strong", "weak", "stronger"])
+def test_views_made_a_few_samples_at_a_time_are_those_of_the_whole_batch(
+    both: tuple[Images, ImageFiles], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = views(both[1], (kind,))
+    for samples in (0.5, 3):
+        monkeypatch.setattr("ascl.batches.CACHED", int(samples * 3 * 32 * 32))
+        torch.testing.assert_close(views(both[1], (kind,))[0], whole, atol=1e-5, rtol=0)
+
+
+def test_whoever_gets_a_batch_has_all_threads(both: tuple[Images, ImageFiles]) -> None:
+    g, threads = [torch.Generator().manual_seed(0)], torch.get_num_threads()
+    steps = [torch.arange(4)]
+    for _ in training_batches(both[1], steps, [ViewSpec("strong", 32)], g, pixels()):
+        assert torch.get_num_threads() == threads
+    for _ in plain_batches(both[1], pixels()):
+        assert torch.get_num_threads() == threads
+
+
 def test_a_view_does_not_depend_on_how_many_others_there_are(
     both: tuple[Images, ImageFiles],
 ) -> None:

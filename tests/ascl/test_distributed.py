@@ -12,10 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchvision.transforms import functional as TF
 
-from ascl.batches import plain_batches, training_batches
+from ascl import evaluate
+from ascl.batches import Pixels, plain_batches, training_batches
 from ascl.checkpoint import resume, train_in
 from ascl.config import RunConfig, with_overrides
 from ascl.data import load_data
@@ -26,11 +31,13 @@ from ascl.distributed import (
     gather_with_gradient,
     mean,
     rank,
+    route,
     share,
+    shuffled_keys,
     world_size,
 )
 from ascl.encoders import splits_per_rank
-from ascl.evaluate import linear_probe
+from ascl.evaluate import features, knn_predict, knn_top1, linear_probe, own_features, own_labels
 from ascl.train import Run, build, train
 from ascl.views import ViewSpec
 from tests.conftest import ONE_EACH, SYSTEMS, steady, tiny
@@ -117,7 +124,7 @@ def everything() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         seen["streamed"] = streamed(Path(folder), patch)
     seen["rank"] = rank()
-    return seen
+    return seen | sent_around()
 
 
 def gathered() -> dict[str, torch.Tensor]:
@@ -151,11 +158,12 @@ def measured(run: Run) -> dict[str, Any]:
         "knn": last.knn_top1,
         "probe": last.probe_top1,
         # Of mean colours: encoders differ by rounding, which a rate of 10 makes much of.
-        "steps": steps_of(lambda: probe(run)),
+        "steps": steps_of(lambda: probe(run, crop_min=0.2)),
+        "cached_steps": steps_of(lambda: probe(run, crop_min=None)),
     }
 
 
-def probe(run: Run) -> None:
+def probe(run: Run, crop_min: float | None) -> None:
     data, pixels = run.data, run.pixels
     linear_probe(
         lambda x: x.mean(dim=(2, 3)),
@@ -163,7 +171,7 @@ def probe(run: Run) -> None:
         num_classes=data.spec.num_classes,
         epochs=3,
         seed=0,
-        crop_min=0.2,
+        crop_min=crop_min,
     )
 
 
@@ -222,6 +230,114 @@ def resumed() -> list[float]:
         resume(again, Path(folder))
         assert again.epoch == 1
         return [metrics.loss for metrics in (*again.history, *train_in(again, Path(folder)))]
+
+
+def sent_around() -> dict[str, Any]:
+    """Shuffled keys and kNN as this rank has them, and how much went around for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen: dict[str, Any] = {"keys": []}
+        exchanged = watched(patch, "all_to_all_single")
+        gathered = watched(patch, "all_gather_into_tensor")
+        for seed in range(4):
+            images, order = images_and_order(seed)
+            seen["keys"].append(shuffled_keys(less_their_mean, images[share(12)], order))
+        seen["exchanged"], seen["gathered_for_keys"] = [*exchanged], [*gathered]
+        gathered.clear()
+        seen["scored"] = scored()
+        seen["gathered_for_knn"] = [*gathered]
+        seen["knn"] = {name: knn(*case) for name, case in KNN_CASES.items()}
+        twins = torch.eye(3).repeat(world_size(), 1)[share(3 * world_size())]
+        places = torch.arange(3 * world_size())[share(3 * world_size())]
+        seen["twins"] = knn_predict(
+            twins, places, torch.eye(3), num_classes=9, k=1, temperature=0.1
+        )
+        patch.setattr(evaluate, "KNN_CHUNK_BYTES", 1)  # a query at a time
+        seen["knn_in_chunks"] = knn(*KNN_CASES["some without a label"])
+    return seen
+
+
+def watched(patch: pytest.MonkeyPatch, name: str) -> list[list[int]]:
+    """Shapes of what PyTorch's function gives out from now on."""
+    shapes: list[list[int]] = []
+    function = getattr(dist, name)
+
+    def watch(output: Tensor, *args: Any) -> None:
+        shapes.append([*output.shape])
+        function(output, *args)
+
+    patch.setattr(dist, name, watch)
+    return shapes
+
+
+def images_and_order(seed: int) -> tuple[Tensor, Tensor]:
+    """A batch of twelve, as it is laid out for training, and what to shuffle it by."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(12, 3, 4, 4, generator=generator)
+    order = torch.randperm(12, generator=generator)
+    return images.contiguous(memory_format=torch.channels_last), order
+
+
+class LessTheirMean(torch.nn.Module):
+    """As batch norm, makes of an image what depends on the others that it is encoded with."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - images.mean(dim=0)).flatten(1)
+
+
+less_their_mean = LessTheirMean()
+
+KNN_CASES = {  # bank, k, which are without a label
+    "unequal shares": (65, 9, []),
+    "a bank that is searched by groups": (1000, 5, []),
+    "k larger than a share": (65, 50, []),
+    "k larger than the bank": (65, 200, []),
+    "some without a label": (65, 9, range(0, 65, 3)),
+    "none with a label on the first of two or three": (65, 20, range(33)),
+    "one with a label": (65, 20, range(64)),
+}
+
+
+def knn(size: int, k: int, unlabelled: Any) -> Tensor:
+    """What 50 random queries are taken for, each rank having its share of a random bank."""
+    generator = torch.Generator().manual_seed(size + k)
+    bank, queries = (torch.randn(n, 6, generator=generator) for n in (size, 50))
+    labels = torch.randint(0, 4, (size,), generator=generator)
+    labels[[*unlabelled]] = -1
+    own = share(size)
+    return knn_predict(bank[own], labels[own], queries, num_classes=4, k=k, temperature=0.1)
+
+
+def scored() -> float:
+    """The kNN score of 12 of 130 pictures that are their own features."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (130, 3, 8, 8), generator=generator).to(torch.uint8)
+    bank = Images(pictures, torch.randint(0, 3, (130,), generator=generator))
+    test = Images(pictures[:12], bank.labels[:12])
+    grey = torch.full((3,), 0.5)
+    pixels = Pixels(torch.device("cpu"), 8, grey, grey)
+    return knn_top1(
+        *(own_features(as_they_are, bank, pixels), own_labels(bank, pixels)),
+        *(features(as_they_are, test, pixels), test.labels),
+        num_classes=3,
+        k=4,
+        temperature=0.1,
+    )
+
+
+def as_they_are(pictures: Tensor) -> Tensor:
+    return pictures.flatten(1)
+
+
+@pytest.fixture(scope="module")
+def three() -> list[dict[str, Any]]:
+    return on_ranks(3, sent_around)
+
+
+@pytest.fixture(params=[2, 3])
+def several(
+    request: pytest.FixtureRequest, two: list[dict[str, Any]], three: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return two if request.param == 2 else three
 
 
 @pytest.fixture(scope="module")
@@ -331,14 +447,13 @@ def test_ranks_go_on_from_the_checkpoint_that_only_the_first_has(
     assert two[0]["resumed"] == two[1]["resumed"] == pytest.approx(one["resumed"], abs=1e-4)
 
 
+@pytest.mark.parametrize("steps", ["steps", "cached_steps"])
 @pytest.mark.parametrize("where", ["paper", "streamed"])
-def test_the_probe_on_fresh_views_takes_the_steps_of_one_rank_also_in_uneven_shares(
-    where: str, one: dict[str, Any], two: list[dict[str, Any]]
+def test_the_probe_takes_the_steps_of_one_rank_also_in_uneven_shares(
+    where: str, steps: str, one: dict[str, Any], two: list[dict[str, Any]]
 ) -> None:
-    assert len(one[where]["steps"]) == 3
-    for alone, left, right in zip(
-        one[where]["steps"], *(s[where]["steps"] for s in two), strict=True
-    ):
+    assert len(one[where][steps]) == 3
+    for alone, left, right in zip(one[where][steps], *(s[where][steps] for s in two), strict=True):
         torch.testing.assert_close(left, alone, atol=1e-4, rtol=1e-4)
         assert left.equal(right)
 
@@ -370,3 +485,71 @@ def test_the_state_of_two_ranks_fits_one(system: str, two: list[dict[str, Any]])
     run = build(config(system))
     run.method.load_state_dict(two[0][system]["state"])
     assert all(v.equal(two[0][system]["state"][k]) for k, v in run.method.state_dict().items())
+
+
+# ---------------------------------------------------------------- shuffled keys, and kNN in shares
+
+
+def test_shuffled_keys_are_those_of_gathered_images(
+    one: dict[str, Any], several: list[dict[str, Any]]
+) -> None:
+    for seed in range(4):
+        images, order = images_and_order(seed)
+        gathered, plain = images.contiguous(), torch.empty(12, 48)
+        for places in order.chunk(len(several)):  # what each rank encodes
+            plain[places] = less_their_mean(gathered[places])
+        assert all(seen["keys"][seed].equal(plain) for seen in several)
+        assert not plain.allclose(one["keys"][seed])
+
+
+def test_an_image_travels_at_most_once(several: list[dict[str, Any]]) -> None:
+    own = 12 // len(several)
+    for seen in several:
+        assert seen["exchanged"] == [[own, 3, 4, 4]] * 4
+        assert seen["gathered_for_keys"] == [[12, 48]] * 4  # keys, and no images
+
+
+@given(world=st.integers(1, 5), size=st.integers(1, 6), data=st.data())
+def test_a_route_brings_each_row_once_to_where_it_is_wanted(
+    world: int, size: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(world * size)))
+    routes = [route(order, rank, world) for rank in range(world)]
+    boxes: list[list[list[int]]] = []  # from each rank to each
+    for r, mine in enumerate(routes):
+        assert sorted(mine.sends) == list(range(size))
+        rows = iter(r * size + row for row in mine.sends)
+        boxes.append([[next(rows) for _ in range(count)] for count in mine.sends_to])
+    result = [-1] * (world * size)
+    for r, mine in enumerate(routes):
+        assert mine.gets_from == [len(box[r]) for box in boxes]
+        arrived = [row for box in boxes for row in box[r]]
+        for place, row in zip(mine.places, arrived, strict=True):
+            result[r * size + place] = row
+    assert result == order
+
+
+@pytest.mark.parametrize("case", KNN_CASES)
+def test_knn_with_the_bank_in_shares_is_that_of_one_rank(
+    case: str, one: dict[str, Any], several: list[dict[str, Any]]
+) -> None:
+    assert all(seen["knn"][case].equal(one["knn"][case]) for seen in several)
+
+
+def test_chunks_do_not_change_the_answer_of_several_ranks(several: list[dict[str, Any]]) -> None:
+    for seen in several:
+        assert seen["knn_in_chunks"].equal(seen["knn"]["some without a label"])
+
+
+def test_of_features_alike_the_first_in_the_bank_votes(several: list[dict[str, Any]]) -> None:
+    assert all(seen["twins"].tolist() == [0, 1, 2] for seen in several)
+
+
+def test_no_rank_has_more_of_the_bank_than_its_share(
+    one: dict[str, Any], several: list[dict[str, Any]]
+) -> None:
+    for seen in several:
+        assert seen["scored"] == one["scored"]
+        ranks = len(several)
+        # The queries, how many each rank has, and what each has found for its vote.
+        assert seen["gathered_for_knn"] == [[12, 192], [ranks], [ranks, 12, 4], [ranks, 12, 4]]

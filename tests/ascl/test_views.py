@@ -13,6 +13,7 @@ from ascl.randaugment import rand_augment_
 from ascl.views import (
     ViewDraw,
     ViewSpec,
+    blur,
     blur_weights,
     colour_views,
     crop_boxes,
@@ -20,6 +21,7 @@ from ascl.views import (
     distort,
     draw_view,
     make_view,
+    normalise_,
     resample,
     small_view,
 )
@@ -97,6 +99,30 @@ def test_blur_is_torchvisions_gaussian_with_mirrored_borders(size: int) -> None:
         torch.testing.assert_close(
             ours, TF.gaussian_blur(picture, [13, 13], [s, s]), atol=1e-5, rtol=0
         )
+
+
+@pytest.mark.parametrize("size", [7, 32, 33, 64, 100])
+def test_a_blur_in_blocks_is_the_product_with_whole_matrices(size: int) -> None:
+    x = torch.rand(3, 3, size, size, generator=gen(15))
+    sigma = torch.tensor([0.3, 1.1, 2.0])
+    weights = blur_weights(sigma, size)
+    torch.testing.assert_close(blur(x, sigma), resample(x, weights, weights), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("chroma", [0.0, 1e-38, 1e-8, 1e-5])
+def test_a_turn_of_the_hue_leaves_what_is_next_to_grey(chroma: float) -> None:
+    x = torch.rand(20, 1, 6, 6, generator=gen(16)) * torch.ones(3, 1, 1)
+    x = x + chroma * torch.rand(20, 3, 6, 6, generator=gen(17))
+    turned = shift_hue_(x.clone(), torch.linspace(-0.5, 0.5, 20))
+    torch.testing.assert_close(turned, x, atol=chroma + 2e-7, rtol=0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_normalising_is_the_same_in_either_layout(layout: torch.memory_format) -> None:
+    x = torch.rand(4, 3, 5, 7, generator=gen(18))
+    mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.4, 0.5, 0.6])
+    expected = (x - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    assert normalise_(x.contiguous(memory_format=layout), mean, std).equal(expected)
 
 
 def test_grey_blur_and_jitter_touch_only_the_samples_drawn() -> None:
