@@ -1,6 +1,18 @@
 """The command line; the only package that prints and exits."""
 
-from ascl_sweep.cli import embed, keep, look, paper, report, sweep, train
+from ascl_sweep.cli import doctor, embed, keep, look, paper, report, submit, sweep, train
 from ascl_sweep.cli.app import app, main
 
-__all__ = ["app", "embed", "keep", "look", "main", "paper", "report", "sweep", "train"]
+__all__ = [
+    "app",
+    "doctor",
+    "embed",
+    "keep",
+    "look",
+    "main",
+    "paper",
+    "report",
+    "submit",
+    "sweep",
+    "train",
+]

@@ -1,27 +1,12 @@
-"""`ascl-sweep compact`, `gc`, `export` and `doctor`: keeping a store, and a machine, in order."""
+"""`ascl-sweep compact`, `gc` and `export`: keeping a store in order."""
 
-import os
-import shutil
-import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from ascl_sweep.cli.app import (
-    BAD_INPUT,
-    NO_RESOURCES,
-    StoreOption,
-    app,
-    data,
-    fail,
-    sentences,
-    talk,
-)
-
-PACKAGES = ("torch", "torchvision", "ray", "optuna", "pyarrow", "pydantic")
+from ascl_sweep.cli.app import BAD_INPUT, StoreOption, app, fail, sentences, talk
 
 
 @app.command()
@@ -89,56 +74,3 @@ def export(
             f"wrote {len(outcomes)} trials; look at them with "
             f"`optuna-dashboard sqlite:///{escape(str(out))}`"
         )
-
-
-@app.command()
-def doctor(
-    store: StoreOption = "results",
-    start_ray: Annotated[
-        bool, typer.Option("--ray", help="Also start a private Ray and its dashboard.")
-    ] = False,
-) -> None:
-    """Look whether this machine can run sweeps, and say what is missing."""
-    bad = []
-
-    def say(what: str, found: str, fine: bool = True, way_out: str = "") -> None:
-        mark = "[green]ok [/]" if fine else "[red]bad[/]"
-        data.print(f"{mark} {what}: {escape(found)}{'' if fine else f'; {escape(way_out)}'}")
-        if not fine:
-            bad.append(what)
-
-    with sentences():
-        new = sys.version_info >= (3, 11)
-        say("Python", sys.version.split()[0], new, "needs 3.11 or later")
-        for package in PACKAGES:
-            try:
-                say(package, version(package))
-            except PackageNotFoundError:
-                say(package, "not installed", False, "pip install ascl-sweep")
-        import torch
-
-        from ascl_sweep.cluster import NoResources, connected, cpus_here
-
-        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        say("GPUs", ", ".join(gpus) or "none: runs train on the CPU (try --scale laptop)")
-        say("CPUs", str(cpus_here()))
-        here = Path(store if "://" not in store else ".").absolute()
-        while not here.exists():
-            here = here.parent
-        free = shutil.disk_usage(here).free
-        writable = os.access(here, os.W_OK)
-        say("disk", f"{free / 1e9:.1f} GB free in {here}", free > 1e9 and writable, "make room")
-        shm = Path("/dev/shm")
-        if shm.is_dir():
-            free = shutil.disk_usage(shm).free
-            say("shared memory", f"{free / 1e9:.1f} GB", free > 1e8, "enlarge /dev/shm")
-        if start_ray:
-            try:
-                with connected(None, dashboard=True) as cluster:
-                    cpus, devices = cluster.total()
-                    say("Ray", f"starts, with {cpus:g} CPUs and {devices:g} GPUs")
-                    say("dashboard", "answers")
-            except NoResources as error:
-                say("Ray", str(error), False, "see above")
-    if bad:
-        fail(f"{', '.join(bad)} must be mended first", NO_RESOURCES)

@@ -179,11 +179,10 @@ def _price(path: Path, made: "Plan") -> float | None:
     tree, _ = read_yaml(path)
     try:
         prices = tree["provider"]["price_per_hour"]
-        types = tree["available_node_types"]
+        types = tree.get("available_node_types", {})  # one's own machines have none
         per_gpu = min(
-            float(price) / float(types[name].get("resources", {}).get("GPU") or 1)
+            float(price) / float(types.get(name, {}).get("resources", {}).get("GPU") or 1)
             for name, price in prices.items()
-            if name in types
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError(

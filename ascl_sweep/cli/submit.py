@@ -1,0 +1,248 @@
+"""`ascl-sweep submit`: a sweep on a cluster, driven there and shown here."""
+
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.markup import escape
+
+from ascl_sweep.cli.app import (
+    BAD_INPUT,
+    BUDGET,
+    INTERRUPTED,
+    NO_RESOURCES,
+    RUN_FAILED,
+    Files,
+    Overrides,
+    ScaleOption,
+    app,
+    fail,
+    interruptible,
+    sentences,
+    talk,
+)
+from ascl_sweep.cli.sweep import Concurrency, flags
+
+if TYPE_CHECKING:
+    from ascl_sweep.jobs import Jobs, Outcome, Submission
+    from ascl_sweep.spec import SweepSpec
+
+OWN_CODES = (0, RUN_FAILED, BAD_INPUT, BUDGET, NO_RESOURCES, INTERRUPTED)
+PAUSES = (2, 5, 10, 20, 40)  # seconds between attempts to get a broken line back
+LOOK_SECONDS = 5.0  # between looks at the store
+
+
+@app.command()
+def submit(
+    files: Files,
+    cluster: Annotated[
+        Path | None, typer.Option(help="The file that `ray up` was given.", metavar="FILE.yaml")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Or its dashboard, e.g. at the end of an ssh tunnel.",
+            metavar="http://127.0.0.1:8265",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(help="Where results go; provider.results of the cluster file if absent."),
+    ] = None,
+    overrides: Overrides = None,
+    scale: ScaleOption = "full",
+    concurrency: Concurrency = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not stay to watch once it has started.")
+    ] = False,
+) -> None:
+    """Run sweeps on a cluster, and watch; it goes on if you leave, and called again you are back.
+
+    Uploads nothing but the sweep files: the cluster has the code and the data. `status`, `stop` and
+    `report` work from here, with --store.
+    """
+    with sentences():
+        from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.cluster import NoResources
+        from ascl_sweep.jobs import ClusterFile, check_store, submission_of
+
+        if (cluster is None) == (address is None):
+            raise ValueError("submit goes to one cluster; say --cluster FILE.yaml or --address URL")
+        if address is not None and not address.startswith(("http://", "https://")):
+            raise ValueError(
+                "--address must be that of a dashboard, e.g. http://127.0.0.1:8265, got "
+                f"{address}; where it is not in reach, use --cluster"
+            )
+        file = ClusterFile.read(cluster) if cluster else None
+        specs = load_specs(files, overrides or [], scale)
+        changes = [*(overrides or []), *_where_data_lie(specs, file.data if file else None)]
+        specs = load_specs(files, changes, scale)
+        store = check_store(store or (file.results if file else None))
+        words = flags(changes, scale)
+        words += ["--concurrency", str(concurrency)] if concurrency else []
+        again = ["ascl-sweep", "submit", *map(str, files), *flags(overrides or [], scale)]
+        again += ["--cluster", str(cluster)] if cluster else ["--address", str(address)]
+        again += ["--concurrency", str(concurrency)] if concurrency else []
+        watch = _Watch(
+            submission=submission_of(specs, store, words),
+            cluster=cluster,
+            address=address,
+            store=store,
+            names=[spec.name for spec in specs],
+            again=shlex.join([*again, "--store", store]),
+        )
+        try:
+            outcome = watch.run(detach)
+        except NoResources as error:
+            fail(
+                str(error) + (f"; the sweep goes on{watch.ways()}" if watch.job else ""),
+                NO_RESOURCES,
+            )
+        _finish(outcome, watch)
+
+
+def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
+    """What to change so that a cluster finds the datasets; raises ValueError if nobody says."""
+    from ascl_sweep.checks import datasets_of
+
+    lost = [
+        (name, root)
+        for spec in specs
+        for name, root in datasets_of(spec)
+        if not root.startswith(("/", "~"))
+    ]
+    if not lost:
+        return []
+    if data is None:
+        name, root = lost[0]
+        raise ValueError(
+            f"data.root must be a place on the cluster's nodes, got {root!r} for {name}; add e.g. "
+            "--set data.root=~/data, or say provider.data in the cluster file"
+        )
+    return [f"data.root={data}"]
+
+
+@dataclass
+class _Watch:
+    """One call of `submit`, over as many lines to the cluster as it takes."""
+
+    submission: "Submission"
+    cluster: Path | None
+    address: str | None
+    store: str
+    names: list[str]
+    again: str
+    """The command that comes back to it."""
+    job: str | None = None
+    shown: int = 0
+    """Characters of the job's log."""
+    losses: int = 0
+    """How often the line was lost since it last brought something."""
+
+    def run(self, detach: bool) -> "Outcome | None":
+        """Start the job, or find it, and show its lines to the end; None if we left before."""
+        from ascl_sweep.jobs import Unreachable, reached
+
+        talk.print(f"connecting to {escape(str(self.cluster or self.address))} …")
+        try:
+            with interruptible(), _panel(self.store, self.names):
+                while True:
+                    try:
+                        with reached(self.cluster, self.address) as jobs:
+                            return self._attend(jobs, detach)
+                    except Unreachable as error:
+                        if self.job is None or self.losses == len(PAUSES):
+                            raise
+                        pause = PAUSES[self.losses]
+                        self.losses += 1
+                        talk.print(f"{escape(str(error))}; the sweep goes on; back in {pause} s …")
+                        time.sleep(pause)
+        except KeyboardInterrupt:
+            if self.job is None:
+                talk.print("interrupted before anything was started")
+            else:
+                talk.print(f"you leave, the sweep goes on{escape(self.ways())}")
+            raise typer.Exit(INTERRUPTED) from None
+
+    def _attend(self, jobs: "Jobs", detach: bool) -> "Outcome | None":
+        if self.job is None:
+            self.job, found = jobs.start(self.submission)
+            if found:
+                talk.print(f"{self.job} is running already; this is what it said")
+            else:
+                talk.print(f"submitted as job {self.job}")
+        if detach:
+            outcome = jobs.started(self.job)
+            return outcome if outcome.over else None
+        from ascl_sweep.jobs import ours
+
+        for text in jobs.follow(self.job, after=self.shown):
+            self.losses = 0 if text else self.losses
+            self.shown += len(text)
+            for line in filter(ours, text.splitlines()):
+                talk.print(escape(line))
+        return jobs.outcome(self.job)
+
+    def ways(self) -> str:
+        """How to watch, to stop and to come back, a line each."""
+        at = f"--store {shlex.quote(self.store)}"
+        return (
+            f"; watch it with\n  ascl-sweep status --watch {at}\nstop it with\n"
+            f"  ascl-sweep stop {at}\nand come back to it with\n  {self.again}"
+        )
+
+
+@contextmanager
+def _panel(store: str, names: list[str]) -> Iterator[None]:
+    """Below the lines of a terminal what `status` shows, if this machine can read the store."""
+    if not talk.is_terminal:
+        yield
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    from ascl_sweep.cli.look import _status, _status_parts
+
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            with suppress(ValueError, OSError):  # nothing is there yet, or it is not ours to read
+                parts = Group(*_status_parts(_status(store, names)))
+                if not over.is_set():
+                    live.update(parts, refresh=True)
+
+    with Live(console=talk, auto_refresh=False, transient=True) as live:
+        # Not waited for at the end: a store that does not answer would hold us up.
+        threading.Thread(target=look, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _finish(outcome: "Outcome | None", watch: _Watch) -> NoReturn:
+    """The driver's exit code is ours."""
+    if outcome is None:
+        talk.print(f"the sweep goes on without you{escape(watch.ways())}")
+        raise typer.Exit(0)
+    at = f"--store {shlex.quote(watch.store)}"
+    go_on = f"go on from here with:\n  {watch.again}"
+    if outcome.code == 0:
+        talk.print(f"see `ascl-sweep report {escape(' '.join(watch.names))} {escape(at)}`")
+        raise typer.Exit(0)
+    if outcome.code in OWN_CODES:
+        talk.print(escape(go_on))
+        raise typer.Exit(outcome.code)
+    if outcome.status == "STOPPED":
+        talk.print(f"job {watch.job} was stopped on the cluster; {escape(go_on)}")
+        raise typer.Exit(INTERRUPTED)
+    lines = outcome.message.strip().splitlines() or ["Ray does not say why"]
+    why = lines[0] if outcome.code is None else f"the driver ended with code {outcome.code}"
+    fail(f"job {watch.job} failed: {why.rstrip('.')}; mend the cause, then {go_on}", NO_RESOURCES)

@@ -1,0 +1,360 @@
+"""What `doctor` makes of what it finds, by laws; and (slow) of a real cluster of two nodes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from ascl_sweep import checks
+from ascl_sweep.checks import (
+    PACKAGES,
+    SKEW_SECONDS,
+    Check,
+    Facts,
+    Gpu,
+    Skew,
+    datasets_of,
+    leave_in,
+    of_clock,
+    of_dashboard,
+    of_machine,
+    of_sweeps,
+    of_versions,
+    skew,
+    store_fault,
+    take_away,
+)
+from ascl_sweep.cli import app
+from ascl_sweep.cluster import Cluster, Node
+from ascl_sweep.spec import spec_of
+from tests.sweeps import GRID, command, descendants, environment, kill, title, wait_until
+
+Ask = Callable[..., Result]
+VERSIONS = {"Python": "3.12.1", "ascl-sweep": "1.0", **dict.fromkeys(PACKAGES, "2.0")}
+FINE = Facts(VERSIONS, "13.0", (Gpu("A", None),), 8, ("/tmp", 10**11, True), 10**10)
+
+
+def bad(found: list[Check]) -> list[str]:
+    return [check.what for check in found if not check.ok]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+# ---------------------------------------------------------------- one machine
+
+
+def test_a_machine_that_has_all_needs_no_mending() -> None:
+    assert bad(of_machine(FINE, gpus=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "found"),
+    [
+        ({"gpus": ()}, "GPUs", "PyTorch sees 0 of 1 (PyTorch for CUDA 13.0)"),
+        ({"gpus": (), "cuda": None}, "GPUs", "PyTorch for the CPU only"),
+        ({"gpus": (Gpu("A", "no kernel image"),)}, "GPUs", "A does not compute: no kernel image"),
+        ({"disk": ("/tmp", 10**8, True)}, "disk", "0.1 GB free in /tmp"),
+        ({"disk": ("/tmp", 10**11, False)}, "disk", "not ours to write"),
+        ({"shm": 10**7}, "shared memory", "0.0 GB"),
+        ({"datasets": {"cifar10 in d": "it is not in d; get it"}}, "dataset cifar10 in d", "get"),
+    ],
+)
+def test_each_thing_that_would_fail_a_sweep_is_to_be_fixed_with_a_way_out(
+    changes: dict[str, object], what: str, found: str
+) -> None:
+    checks = of_machine(replace(FINE, **changes), gpus=1, at="")  # type: ignore[arg-type]
+    assert bad(checks) == [what]
+    (check,) = [check for check in checks if not check.ok]
+    assert found in check.found and (check.way_out or ";" in check.found)
+
+
+def test_a_machine_without_gpus_is_fine_if_none_was_promised() -> None:
+    assert bad(of_machine(replace(FINE, gpus=(), cuda=None, shm=None), gpus=0)) == []
+
+
+# ---------------------------------------------------------------- versions
+
+
+def test_versions_must_be_equal_and_whose_differ_is_named() -> None:
+    other = {**VERSIONS, "torch": "2.1"}
+    found = of_versions({"a": VERSIONS, "b": other, "c": VERSIONS})
+    assert bad(found) == ["torch"]
+    (check,) = [check for check in found if not check.ok]
+    assert check.found == "2.0 on a, c; 2.1 on b"
+
+
+def test_builds_of_one_version_are_one_version() -> None:
+    found = {"head": {**VERSIONS, "torch": "2.0+cpu"}, "b": {**VERSIONS, "torch": "2.0+cu130"}}
+    assert bad(of_versions(found)) == []
+
+
+def test_another_commit_is_another_version() -> None:
+    found = {c: {**VERSIONS, "ascl-sweep": f"1.0 (commit {c})"} for c in ("aaa", "bbb")}
+    assert bad(of_versions(found)) == ["ascl-sweep"]
+
+
+def test_what_is_missing_or_old_is_to_be_fixed() -> None:
+    without = {key: value for key, value in VERSIONS.items() if key != "ray"}
+    assert bad(of_versions({"here": without | {"Python": "3.10.9"}})) == ["Python", "ray"]
+    assert "not installed on b" in {c.found for c in of_versions({"a": VERSIONS, "b": without})}
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@given(
+    offset=st.floats(-100, 100),
+    delays=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=5, max_size=5),
+)
+def test_the_true_skew_is_within_the_doubt_however_slow_the_line(
+    offset: float, delays: list[tuple[float, float]]
+) -> None:
+    time = 1000.0
+    waits = iter(delays)
+
+    def now() -> float:
+        nonlocal time
+        there, back = next(waits)
+        time += there
+        answer = time + offset
+        time += back
+        return answer
+
+    found = skew(now, lambda: time)
+    assert abs(found.seconds - offset) <= found.doubt + 1e-9
+    assert found.doubt <= min(sum(pair) for pair in delays) / 2 + 1e-9
+    if not of_clock(found, Skew(0, 0), "").ok:
+        assert abs(offset) > SKEW_SECONDS - 1e-9, "a slow line alone is no fault"
+
+
+def test_clocks_are_held_against_the_heads_not_ours() -> None:
+    late = Skew(-40, 0.01)
+    assert of_clock(late, late, "").ok, "it is our own clock that is wrong"
+    assert not of_clock(late, Skew(0, 0.01), "").ok
+    assert not of_clock(Skew(2.5, 0.01), Skew(0, 0.01), "").ok
+
+
+# ---------------------------------------------------------------- store, dashboard, room
+
+
+def test_a_store_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
+    assert store_fault(str(tmp_path)) is None
+    assert store_fault(str(tmp_path / "not" / "there")) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_written_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert store_fault(str(tmp_path / "file")) == "cannot be written: File exists"
+    assert store_fault("nonsense://x") is not None
+
+
+def test_a_folder_that_is_another_one_than_the_heads_is_found_out(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        folder.mkdir()
+    name = leave_in(str(mine))
+    assert store_fault(str(mine), name) is None
+    assert "another folder" in (store_fault(str(other), name) or "")
+    take_away(str(mine), name)
+    assert list(mine.iterdir()) == []
+
+
+def test_a_cluster_without_authentication_is_to_be_fixed() -> None:
+    assert bad(of_dashboard("token")) == []
+    assert bad(of_dashboard("disabled")) == ["token"]
+    assert bad(of_dashboard(None)) == ["dashboard"]
+
+
+def test_a_sweep_without_room_is_to_be_fixed() -> None:
+    spec = spec_of(GRID + "resources: {gpus_per_worker: 1}\n", file="x")
+    for gpus, fine in ((0, False), (2, True)):
+        cluster = Cluster((Node("a", 8, gpus),), Path(), private=True)
+        (check,) = of_sweeps([spec], cluster)
+        assert check.ok == fine, check
+
+
+def test_every_dataset_that_a_sweep_may_read_is_looked_for() -> None:
+    grid = "name: x\nbase: {data: {root: /d}}\nspace: {grid: {data.name: [cifar10, shapes]}}\n"
+    search = (
+        "name: x\nbase: {data: {root: /d}}\nbudget: {trials: 3}\n"
+        "space: {optuna: {domains: {data.name: {choice: [cifar100, stl10]}}}}\n"
+    )
+    assert datasets_of(spec_of(grid, file="x")) == [("cifar10", "/d")]
+    names = [name for name, _ in datasets_of(spec_of(search, file="x"))]
+    assert {"cifar100", "stl10"} <= set(names)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_a_fault_is_a_fix_line_and_exit_code_4(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\nbase: {data: {name: cifar10}}\n")
+    said = ask("doctor", "a.yaml", "--data", "stl10", "--root", "elsewhere")
+    assert said.exit_code == 4
+    fixes = [line for line in said.stdout.splitlines() if line.startswith("fix ")]
+    assert len(fixes) == 2 and "cifar10" in fixes[0] and "elsewhere" in fixes[1]
+    assert all(re.match(r"(ok |fix) \S", line) for line in said.stdout.splitlines())
+    assert "must be mended first" in said.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"a.yaml"}, "looking creates nothing"
+
+
+def test_json_says_the_same(ask: Ask) -> None:
+    lines = ask("doctor").stdout.splitlines()
+    found = [Check(**check) for check in json.loads(ask("doctor", "--json").stdout)]
+    assert [check.what for check in found] == [line[4:].partition(":")[0] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data", "mnist"], "no dataset named 'mnist'"),
+        (["none.yaml"], "none.yaml: cannot be read"),
+        (["--ray", "--address", "auto"], "--ray starts a private Ray, and --address asks one"),
+    ],
+)
+def test_bad_usage_is_no_fault_of_the_machine(ask: Ask, words: list[str], sentence: str) -> None:
+    said = ask("doctor", *words)
+    assert said.exit_code == 2 and sentence in said.stderr
+
+
+def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_devices", lambda: (None, ()))
+    monkeypatch.setattr(checks, "gpus_of_system", lambda: 2)
+    said = ask("doctor")
+    assert said.exit_code == 4
+    assert "fix GPUs: PyTorch sees 0 of 2 (PyTorch for the CPU only); install" in said.stdout
+
+
+@pytest.mark.slow
+def test_a_private_ray_is_started_and_asks_for_a_token(tmp_path: Path) -> None:
+    said = subprocess.run(
+        command("doctor", "--ray"),
+        env=environment() | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    for line in ("ok  Ray: starts, with", "ok  dashboard: answers", "ok  token: asked for"):
+        assert line in said.stdout
+
+
+# ---------------------------------------------------------------- a real cluster
+
+NODES = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={
+    "num_cpus": 2, "include_dashboard": True, "dashboard_port": 0, "temp_dir": sys.argv[1]})
+node = cluster.add_node(num_cpus=1, num_gpus=2)
+print(cluster.address, node.all_processes["raylet"][0].process.pid, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+class Two:
+    """A head and a node that says it has two GPUs; no token is asked for."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="ascl-two-", dir="/tmp")
+        # Else Ray notes the cluster's address where others of this machine look for theirs.
+        here = {"HOME": self.folder.name, "RAY_TMPDIR": self.folder.name}
+        self.env = environment() | here | {"RAY_AUTH_MODE": "disabled"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NODES, f"{self.folder.name}/ray"],
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout
+        self.address, raylet = self.process.stdout.readline().split()
+        self.raylet = int(raylet)
+
+    def ask(self, *words: object) -> tuple[int, list[Check]]:
+        said = subprocess.run(
+            command("doctor", "--json", "--address", self.address, *words),
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert "Traceback" not in said.stderr, said.stderr
+        return said.returncode, [Check(**check) for check in json.loads(said.stdout)]
+
+    def end(self) -> None:
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            kill(pid)
+        self.process.wait()
+        wait_until(lambda: not self.left(), seconds=60)
+        self.folder.cleanup()
+
+    def left(self) -> list[str]:
+        pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+        return [text for pid in pids if self.folder.name in (text := title(pid))]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    cluster = Two()
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_node_of_a_cluster_is_looked_at(two: Two, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(GRID)
+    words = (tmp_path / "sweep.yaml", "--store", tmp_path, "--data", "cifar10", "--root", tmp_path)
+    code, found = two.ask(*words)
+    by_what = {check.what: check for check in found}
+    nodes = {what.split()[0] for what in by_what if what.endswith(" clock")}
+    assert len(nodes) == 2
+    for node in nodes:
+        for what in ("CPUs", "disk", "shared memory", "clock", f"store {tmp_path}"):
+            assert by_what[f"{node} {what}"].ok
+        assert not by_what[f"{node} dataset cifar10 in {tmp_path}"].ok
+    assert by_what["free GPUs"].found == "2 of 2 are free now"
+    assert by_what["torch"].found.endswith("the same on 3 machines")
+    assert by_what["room for grid"].ok
+    assert code == 4
+    # What is wrong with it: nobody asks for a token, and PyTorch finds no GPUs on the node.
+    rest = [what for what in bad(found) if "dataset" not in what]
+    assert "token" in rest and len(rest) == 2, rest
+    (gpus,) = [by_what[what] for what in rest if what.endswith("GPUs")]
+    assert "PyTorch sees 0 of 2" in gpus.found
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"], "no probe is left"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_that_does_not_answer_is_named(two: Two) -> None:
+    os.kill(two.raylet, signal.SIGSTOP)
+    code, found = two.ask()
+    (silent,) = [check for check in found if check.what.endswith(" node")]
+    assert code == 4 and not silent.ok and silent.found and silent.way_out
+    assert sum(check.what.endswith(" clock") for check in found) == 1, "the other is looked at"
