@@ -9,20 +9,23 @@ by its id; a worker that is started again goes on from there.
 import contextlib
 import gc
 import os
+import re
 import shutil
 import socket
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 from ray import tune
+from ray.exceptions import RayError
 
 from ascl import distributed
 from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in, write_atomically
@@ -30,10 +33,21 @@ from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.datasets import Images, dataset_spec
 from ascl.memory import keep_freed
+from ascl.patience import patiently
 from ascl.train import Diverged, Run, build
 
 LOG, BEST = "log.txt", "best.pt"
 Message = dict[str, Any]
+
+
+def begun(nodes: list[str]) -> Message:
+    """A run's first message: its workers are there, on these machines."""
+    return {"state": "begun", "host": socket.gethostname(), "nodes": nodes, "done": False}
+
+
+def node_id() -> str:
+    """The machine that this process runs on, as Ray calls it."""
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
@@ -112,7 +126,7 @@ def _resume(run: Run, folder: Path) -> str | None:
 
 def sentence(error: BaseException) -> str:
     """An error as one line; Ray's wrappers taken off."""
-    error = getattr(error, "cause", None) or error
+    error = getattr(error, "cause", None) or getattr(error, "_base_exc", None) or error
     text = str(error).strip().splitlines()
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -138,26 +152,32 @@ class Folder:
     def pull(self) -> None:
         """Fetch what an earlier worker left."""
         if self.address and distributed.rank() == 0:
-            from pyarrow import fs
-
-            store, place = fs.FileSystem.from_uri(self.address)
-            if store.get_file_info(place).type == fs.FileType.Directory:
-                fs.copy_files(place, str(self.path), source_filesystem=store)
+            patiently(partial(self._pull, self.address))
 
     def push(self) -> None:
         """Leave the epoch's checkpoint where the next worker finds it."""
         if self.address and distributed.rank() == 0:
-            from pyarrow import fs
-
-            store, place = fs.FileSystem.from_uri(self.address)
-            store.create_dir(place)
             sys.stdout.flush()
-            # The checkpoint first: the rest of a run without one is taken for another's.
-            for path in sorted(self.path.iterdir(), key=lambda path: path.name != CHECKPOINT):
-                changed = path.stat().st_mtime_ns
-                if self._pushed.get(path.name) != changed:
-                    fs.copy_files(str(path), f"{place}/{path.name}", fs.LocalFileSystem(), store)
-                    self._pushed[path.name] = changed
+            patiently(partial(self._push, self.address))
+
+    def _pull(self, address: str) -> None:
+        from pyarrow import fs
+
+        store, place = fs.FileSystem.from_uri(address)
+        if store.get_file_info(place).type == fs.FileType.Directory:
+            fs.copy_files(place, str(self.path), source_filesystem=store)
+
+    def _push(self, address: str) -> None:
+        from pyarrow import fs
+
+        store, place = fs.FileSystem.from_uri(address)
+        store.create_dir(place)
+        # The checkpoint first: the rest of a run without one is taken for another's.
+        for path in sorted(self.path.iterdir(), key=lambda path: path.name != CHECKPOINT):
+            changed = path.stat().st_mtime_ns
+            if self._pushed.get(path.name) != changed:
+                fs.copy_files(str(path), f"{place}/{path.name}", fs.LocalFileSystem(), store)
+                self._pushed[path.name] = changed
 
 
 @contextlib.contextmanager
@@ -242,14 +262,19 @@ class OneWorker(tune.Trainable):
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._messages = messages(config)
+        self._messages = self._told(config)
+
+    @staticmethod
+    def _told(task: Mapping[str, Any]) -> Generator[Message, None, None]:
+        yield begun([node_id()])
+        yield from messages(task)
 
     def step(self) -> Message:
         return next(self._messages)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
-        self._messages = messages(new_config)
+        self._messages = self._told(new_config)
         return True
 
     def cleanup(self) -> None:
@@ -264,37 +289,70 @@ class OneWorker(tune.Trainable):
 
 def several_workers(task: dict[str, Any]) -> None:
     """A run on several workers: Ray Train inside a Tune trial."""
-    from ray.train import FailureConfig, ScalingConfig
     from ray.train import RunConfig as TrainRunConfig
     from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.config import FailureConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.tune.integration.ray_train import TuneReportCallback
 
     gpus = task["gpus_per_worker"]
     resources = {"CPU": task["cpus_per_worker"]} | ({"GPU": gpus} if gpus else {})
+    avoid = task["avoid"]
     trainer = TorchTrainer(
         _rank,
         train_loop_config=task,
         scaling_config=ScalingConfig(
-            num_workers=task["workers"], use_gpu=bool(gpus), resources_per_worker=resources
+            num_workers=task["workers"],
+            use_gpu=bool(gpus),
+            resources_per_worker=resources,
+            label_selector=elsewhere(avoid) if avoid else None,
         ),
         run_config=TrainRunConfig(
             name=task["run_id"],  # stable, so that a retried trial finds its own
             storage_path=task["scratch"],
             callbacks=[TuneReportCallback()],  # type: ignore[no-untyped-call, list-item]
-            failure_config=FailureConfig(max_failures=2),
+            # Trying again is the driver's to decide: here a run would wait for machines that may
+            # never come, while others could use those that are there.
+            failure_config=FailureConfig(
+                max_failures=0, controller_failure_limit=0, max_preemption_failures=0
+            ),
         ),
     )
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        failures = getattr(error, "worker_failures", {})
-        cause = next(iter(failures.values()), error)
-        tune.report({"state": "failed", "error": sentence(cause), "done": True})
+        failures: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
+        own = {rank: failure for rank, failure in failures.items() if not went_away(failure)}
+        if not own:
+            raise  # seen by Tune as a trial that died, and so by the driver
+        rank, cause = next(iter(own.items()))
+        tune.report({"state": "failed", "error": sentence(cause), "rank": rank, "done": True})
+
+
+def elsewhere(avoid: Sequence[str]) -> dict[str, str]:
+    """What Ray is told of where a worker may be put: on none of these machines."""
+    return {"ray.io/node-id": f"!in({','.join(avoid)})"}
+
+
+def went_away(error: BaseException) -> bool:
+    """Whether a rank's error says that a process or machine is gone, its own or another's."""
+    error = getattr(error, "_base_exc", None) or error
+    if isinstance(error, (RayError, torch.distributed.DistError, ConnectionError)):
+        return True
+    # What a rank sees of another that died in the midst of a gloo collective.
+    return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
+
+
+_PEER_GONE = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|peer|timed out", re.IGNORECASE
+)
 
 
 def _rank(task: dict[str, Any]) -> None:
     import ray.train
 
+    nodes: list[str] = [""] * distributed.world_size()
+    torch.distributed.all_gather_object(nodes, node_id())
+    ray.train.report(begun(nodes))
     for message in messages(task):
         ray.train.report(message)

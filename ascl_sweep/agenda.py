@@ -255,10 +255,12 @@ class Agenda:
             self.failures.clear()
         self._tell(run_id)
 
-    def put_back(self, run_id: str) -> None:
-        """A run's worker was lost: it is to be started again."""
+    def put_back(self, run_id: str, error: str | None = None) -> None:
+        """A run's worker was lost, or failed with an error: it is to be started again."""
         self.running.discard(run_id)
         self.states[run_id] = "lost"
+        if error is not None:
+            self.failures.append(error.replace(run_id, "…"))
 
     def _tell(self, run_id: str) -> None:
         if self._proposals is None or run_id not in self._tried:

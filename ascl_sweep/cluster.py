@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,20 +59,42 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Machines that an autoscaler may have, all alike."""
+
+    count: int
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """Where runs are started."""
+    """Where runs are started, as it is now."""
 
     nodes: tuple[Node, ...]
     scratch: Path
     """For what Ray writes and nobody reads; gone at the end."""
     private: bool
     """Whether it is this machine, and this process its only user."""
+    kinds: tuple[Kind, ...] = ()
+    """What an autoscaler may make of it, at the most; empty without one."""
 
-    def room(self, resources: Resources) -> int:
-        """How many runs fit at once; raises `NoResources` if none ever can."""
+    def room(self, resources: Resources, avoid: Collection[str] = ()) -> int:
+        """How many runs may be handed out at once, some machines left out.
+
+        An autoscaler adds machines for runs that wait for them, so its machines count before they
+        are there.
+        """
+        here = sum(_fits(node, resources) for node in self.nodes if node.node_id not in avoid)
+        later = sum(kind.count * _fits(kind, resources) for kind in self.kinds)
+        return max(here, later) // resources.workers
+
+    def check(self, resources: Resources) -> None:
+        """Raise `NoResources` if no run can ever be started."""
         cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
-        most_gpus = max((node.gpus for node in self.nodes), default=0)
-        most_cpus = max((node.cpus for node in self.nodes), default=0)
+        every: list[Node | Kind] = [*self.nodes, *self.kinds]
+        most_gpus = max((node.gpus for node in every), default=0)
+        most_cpus = max((node.cpus for node in every), default=0)
         if gpus > most_gpus:
             raise NoResources(
                 f"a worker must fit on one machine, got resources.gpus_per_worker={gpus:g}, while "
@@ -85,21 +107,22 @@ class Cluster:
                 f"the largest has {most_cpus:g} CPUs; lower it, e.g. "
                 f"--set resources.cpus_per_worker={most_cpus:g}"
             )
-        workers = sum(_fits(node, cpus, gpus) for node in self.nodes)
-        if workers < resources.workers:
+        if not self.room(resources):
+            alone = self.room(resources.model_copy(update={"workers": 1}))
             raise NoResources(
                 f"a run's workers must fit on the cluster together, got "
-                f"resources.workers={resources.workers}, while there is room for {workers}; lower "
+                f"resources.workers={resources.workers}, while there is room for {alone}; lower "
                 "it, or add nodes"
             )
-        return workers // resources.workers
 
     def total(self) -> tuple[float, float]:
         """CPUs and GPUs."""
         return sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
 
 
-def _fits(node: Node, cpus: float, gpus: float) -> int:
+def _fits(node: Node | Kind, resources: Resources) -> int:
+    """How many workers fit on a machine."""
+    cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
     by_cpu = int(node.cpus / cpus + 1e-9)
     if not gpus:
         return by_cpu
@@ -116,6 +139,8 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
         os.environ.setdefault(key, value)
     clean_up_after_killed_drivers()
     scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
+    if not address:
+        os.environ["RAY_TMPDIR"] = str(scratch)  # where its processes look for their Ray's address
     import ray
 
     imports = threading.Thread(target=_import_what_sweeps_use)
@@ -134,8 +159,13 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
                     _temp_dir=str(scratch / "ray"),
                 )
                 _tighten_token()
+                # Or else Ray Train, when a run of several workers ends, asks the dashboard of any
+                # Ray on this machine to free its workers, and with two Rays of none.
+                ray._private.utils.write_ray_address(
+                    ray.get_runtime_context().gcs_address, str(scratch / "ray")
+                )
             imports.join()
-        except (ConnectionError, RuntimeError, OSError, ValueError, TimeoutError) as error:
+        except Exception as error:  # of many kinds, some of them just that
             where = f"at {address}" if address else "on this machine"
             reason = str(error).strip().splitlines()[0]
             raise NoResources(
@@ -149,18 +179,33 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
         # What fails is told by the driver; Ray would tell it too, some of it on stdout.
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         ray._private.worker._worker_logs_enabled = False
-        nodes = tuple(
-            Node(n["NodeID"], n["Resources"].get("CPU", 0), n["Resources"].get("GPU", 0))
-            for n in ray.nodes()  # type: ignore[no-untyped-call]
-            if n["Alive"]
-        )
-        yield Cluster(nodes, scratch, private=not address)
+        yield look(scratch, private=not address)
     finally:
         with contextlib.suppress(Exception):
             ray.shutdown()
         if not address:
             _end_processes_of(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def look(scratch: Path, *, private: bool) -> Cluster:
+    """The cluster that this process is connected to, as it is now."""
+    import ray
+
+    nodes = tuple(
+        Node(n["NodeID"], n["Resources"].get("CPU", 0), n["Resources"].get("GPU", 0))
+        for n in ray.nodes()  # type: ignore[no-untyped-call]
+        if n["Alive"]
+    )
+    # What an autoscaler has said of its cluster file; there is no public way to ask.
+    config = None
+    with contextlib.suppress(ray.exceptions.RaySystemError):  # it cannot be asked through ray://
+        config = ray._private.state.state.get_cluster_config()
+    kinds = tuple(
+        Kind(group.max_count, group.resources.get("CPU", 0), group.resources.get("GPU", 0))
+        for group in (config.node_group_configs if config else ())
+    )
+    return Cluster(nodes, scratch, private, kinds)
 
 
 def _import_what_sweeps_use() -> None:
@@ -193,12 +238,15 @@ def _tighten_token() -> None:
 
 def _check_dashboard() -> None:
     """Runs of several workers are stopped through the dashboard's API: without it they hang."""
+    import ray
     from ray.util.state import list_nodes
 
     for _ in range(20):
         # It names no common base for what it raises while the dashboard starts, or is not there.
         with contextlib.suppress(Exception):
-            list_nodes(timeout=2)
+            # Left to itself it asks the Ray that was started last on this machine.
+            url = ray._private.worker.get_dashboard_url()  # type: ignore[no-untyped-call]
+            list_nodes(address=f"http://{url}", timeout=2)
             return
         time.sleep(0.5)
     raise NoResources(

@@ -4,29 +4,29 @@ Knows nothing of Ray: it is asked for the next run, told what comes back, and sa
 """
 
 import contextlib
-import platform
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ascl_sweep import __version__
-from ascl_sweep.agenda import OVER, Agenda, Task, config_values, curves_of, idle_keys
+from ascl.patience import PATIENCE, patiently
+from ascl_sweep.agenda import OVER, Agenda, Task, curves_of
 from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.loggers import Copies
+from ascl_sweep.places import Places
 from ascl_sweep.plan import planned_runs, varied
+from ascl_sweep.rows import claimed, claims, planned_row, provenance, summed_up
 from ascl_sweep.spec import SweepSpec
 
 FLUSH_SECONDS = 1.0
 DRAW_SECONDS = 0.25
-RETRIES = 3  # of a run whose process or machine went away
+LOOK_SECONDS = 5.0  # how often the cluster is looked at: machines come and go
+RETRIES = 3  # of a run whose process or machine goes away before it has finished another epoch
 TAIL = 12  # lines of a failed run's log that are shown
 
 
@@ -65,8 +65,8 @@ class Driver:
     """Makes a data section into what a worker finds its images with."""
     scratch: Path
     """For what Ray writes and nobody reads."""
-    room: int
-    """Runs that may train at once."""
+    places: Places
+    """Where runs may go."""
     copies: Copies = field(default_factory=Copies)
     draining: End | None = None
     epochs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -81,13 +81,19 @@ class Driver:
         self.deadline = time.monotonic() + (spec.budget.hours or 1e9) * 3600
         self._flushed = time.monotonic()
         self._polled = self._drawn = 0.0
+        self._looked = time.monotonic()
+        self._far = "://" in self.ledger.address
+        self._unsaved_since: float | None = None
         self._to_delete: list[str] = []
         self._noted: set[str] = set()
         self._deaths: Counter[str] = Counter()
+        self._tasks: dict[str, Task] = {}
+        """What was handed out."""
+        self._stranded: str | None = None
         if self.agenda.finished:
             self._claim()
             return End.FAILED if self._wanted_states()["failed"] else End.DONE
-        self.display.sweep(spec, planned_runs(spec), self.room)
+        self.display.sweep(spec, planned_runs(spec), self.places.room)
         try:
             execute(self)
         finally:
@@ -97,6 +103,8 @@ class Driver:
             self.flush(last=True)
         if self.draining:
             return self.draining
+        if self._stranded:
+            raise NoResources(self._stranded)
         if self.agenda.hopeless:
             raise SweepFailed(self.agenda.hopeless)
         if not self.agenda.finished:
@@ -116,28 +124,48 @@ class Driver:
 
     def next(self) -> dict[str, Any] | None:
         """The next run as a worker's task; None if there is none now."""
-        if self.draining or self.agenda.hopeless or len(self.agenda.running) >= self.room:
+        if self.over or len(self.agenda.running) >= self.places.room:
             return None
         task = self.agenda.next()
         if task is None:
             return None
         row = self._row(task)
-        recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
+        try:
+            recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
+        except OSError:  # of a far store; `flush` meets it too, and says so
+            self.agenda.put_back(task.run_id)
+            return None
         self.epochs[task.run_id] = recorded
-        self._put(replace(row, state="running", started=time.time(), ended=None, error=None))
-        self.copies.started(self.spec.name, self.rows[task.run_id])
-        values = varied(self.spec, task.config)
-        self.display.started(self.rows[task.run_id], values, _curve(recorded))
+        self._put(replace(row, ended=None, error=None))
+        self._tasks[task.run_id] = task
         return self._task(task, len(recorded))
+
+    def _began(self, run_id: str, result: Mapping[str, Any]) -> None:
+        """A run's worker is there."""
+        self.places.began(run_id, result["nodes"])
+        row = replace(self.rows[run_id], state="running", started=time.time(), host=result["host"])
+        self._put(row)
+        self.copies.started(self.spec.name, row)
+        values = varied(self.spec, self._tasks[run_id].config)
+        self.display.started(row, values, _curve(self.epochs[run_id]))
 
     @property
     def over(self) -> bool:
-        return bool(self.draining) or self.agenda.finished or bool(self.agenda.hopeless)
+        ended = self.draining or self._stranded or self.agenda.hopeless
+        return bool(ended) or self.agenda.finished
 
-    def told(self, run_id: str, result: Mapping[str, Any]) -> bool:
+    def withdrawn(self, run_id: str, attempt: int) -> bool:
+        """Whether a run is no longer wanted from who was handed it."""
+        return run_id not in self.agenda.running or not self.places.is_current(run_id, attempt)
+
+    def told(self, run_id: str, attempt: int, result: Mapping[str, Any]) -> bool:
         """A worker's message has come in; whether its run is to be stopped."""
-        if run_id not in self.agenda.running:
+        if self.withdrawn(run_id, attempt):
             return True
+        if run_id in self.places.waiting and "nodes" in result:
+            self._began(run_id, result)
+        if result["state"] == "begun":
+            return False
         row = self.rows[run_id]
         note = result.get("note")
         if note and run_id not in self._noted:
@@ -145,8 +173,13 @@ class Driver:
             self.display.note(f"{run_id}: {note}")
         metrics = result.get("metrics")
         if not metrics:
-            self._end(run_id, result["state"], result.get("error"))
+            if result["state"] == "failed":
+                self._failed(run_id, result)
+            else:
+                self._end(run_id, result["state"], result.get("error"))
             return True
+        self._deaths.pop(run_id, None)
+        self._leave_out(self.places.got_on(run_id))
         epochs = self.epochs[run_id]
         epoch = metrics["epoch"]
         del epochs[epoch - 1 :]  # a retried run says some again
@@ -176,27 +209,61 @@ class Driver:
             self._end(run_id, "planned")
         return run_id not in self.agenda.running
 
-    def lost(self, run_id: str, error: str) -> None:
+    def lost(self, run_id: str, attempt: int, error: str) -> None:
         """A run's process or machine went away: it is started again, unless that keeps happening.
 
         Not by Tune, which gives up at once on a run whose worker dies while it is being reused.
+        Machines of a cloud come and go: only what goes away without having got on counts.
         """
-        if run_id not in self.agenda.running:
+        if self.withdrawn(run_id, attempt):
             return
         self._deaths[run_id] += 1
         if self._deaths[run_id] > RETRIES:
             times = self._deaths[run_id]
             self._end(run_id, "failed", f"its process or machine went away {times} times ({error})")
             return
+        self._leave_out(self.places.died(run_id))
+        self._put_back(run_id)
+        self.display.lost(self.rows[run_id], "its process or machine went away")
+
+    def _failed(self, run_id: str, result: Mapping[str, Any]) -> None:
+        """A run has failed; it may have been the machine's fault, if there are others."""
+        error = result.get("error")
+        self._leave_out(self.places.failed(run_id, result.get("rank")))
+        if self.places.another(run_id):
+            self._put_back(run_id, error)
+            self.display.lost(self.rows[run_id], f"{error}; trying it on another machine")
+        else:
+            self._end(run_id, "failed", error)
+
+    def _put_back(self, run_id: str, error: str | None = None) -> None:
+        """A run is to be started again."""
+        self.places.ended(run_id)
         self._put(replace(self.rows[run_id], state="lost"))
-        self.agenda.put_back(run_id)
-        self.display.lost(self.rows[run_id])
+        self.agenda.put_back(run_id, error)
+
+    def _leave_out(self, nodes: Collection[str]) -> None:
+        for node in nodes:
+            self.display.note(f"runs keep failing on node {node[:8]}…: it is left out from now on")
+
+    def _look(self) -> None:
+        """See what machines there are, and take back what was handed out for others."""
+        for run_id in self.places.refresh(self.agenda.running):
+            self._put_back(run_id)
+        if self.places.without_room > PATIENCE and not self._stranded:
+            self._stranded = (
+                f"there has been no room for a run for {PATIENCE / 60:.0f} minutes: machines went "
+                "away and none came; see `ray status`, then the same command goes on"
+            )
 
     def tick(self) -> None:
         """Now and then: save, look whether somebody wants us to stop, draw."""
         now = time.monotonic()
         if now - self._flushed >= FLUSH_SECONDS:
             self.flush()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look()
         if now - self._polled >= 1:
             self._polled = now
             if self.interrupts.count and not self.draining:
@@ -208,7 +275,7 @@ class Driver:
                 self.drain(End.STOPPED, "asked to stop: letting each run finish its epoch")
         if now - self._drawn >= DRAW_SECONDS:
             self._drawn = now
-            self.display.tick(*self.agenda.work_left(), self.room)
+            self.display.tick(*self.agenda.work_left(), self.places.room)
 
     def drain(self, end: End, why: str) -> None:
         self.draining = end
@@ -218,16 +285,29 @@ class Driver:
         """Save what happened; then what nobody needs any more may go."""
         self._flushed = time.monotonic()
         try:
-            self.writer.flush()
+            patiently(self.writer.flush) if last and self._far else self.writer.flush()
         except OSError as error:
             if last:
                 raise
-            if not self.draining:
-                where = error.filename or self.ledger.address
-                self.drain(End.NO_DISK, f"{where}: {error.strerror or error}; ending the sweep")
+            self._not_saved(error)
             return
+        if self._unsaved_since is not None:
+            self.display.note(f"{self.ledger.address} answers again: all is saved")
+            self._unsaved_since = None
         # What cannot be deleted now is tried again: a stopped run's workers may still be writing.
         self._to_delete = [run_id for run_id in self._to_delete if not self._deleted(run_id)]
+
+    def _not_saved(self, error: OSError) -> None:
+        """The store cannot be written: a far one may come back, a full disk does not."""
+        where = f"{error.filename or self.ledger.address}: {error.strerror or error}"
+        if self._far and self._unsaved_since is None:
+            self._unsaved_since = time.monotonic()
+            self.display.note(
+                f"{where}; runs go on, and what they come to is kept until it answers"
+            )
+        over = not self._far or time.monotonic() - (self._unsaved_since or 0) > PATIENCE
+        if over and not self.draining:
+            self.drain(End.NO_DISK, f"{where}; ending the sweep")
 
     def _deleted(self, run_id: str) -> bool:
         with contextlib.suppress(OSError):
@@ -255,10 +335,13 @@ class Driver:
 
     def _task(self, task: Task, recorded: int) -> dict[str, Any]:
         resources = self.spec.resources
+        attempt, avoid = self.places.hand_out(task.run_id)
         config = task.config.model_dump(mode="json")
         config["data"]["root"] = str(Path(config["data"]["root"]).expanduser().absolute())
         return {
             "run_id": task.run_id,
+            "attempt": attempt,
+            "avoid": avoid,
             "config": config,
             "folder": self.ledger.work(task.run_id),
             "recorded": recorded,
@@ -280,6 +363,7 @@ class Driver:
             self.rows[run_id], state=state, error=error, ended=time.time() if over else None
         )
         self._put(row)
+        self.places.ended(run_id)
         self.agenda.ended(run_id, state, error)
         self.copies.ended(row)
         self.display.ended(row, self._tail(row) if state == "failed" else [])
@@ -295,109 +379,3 @@ class Driver:
 
 def _curve(epochs: Sequence[Mapping[str, Any]]) -> list[float]:
     return [e["knn_top1"] for e in epochs if e["knn_top1"] is not None]
-
-
-def claims(agenda: Agenda, rows: Mapping[str, RunRow]) -> Iterator[RunRow]:
-    """The rows that change so that a sweep's name stands on what it wants, and on nothing else.
-
-    What it wants and nobody has started gets a row: a table then shows what is missing. What a
-    former edition of the file wanted is the sweep's no more, though it stays in the ledger.
-    """
-    name = agenda.spec.name
-    for task in agenda.wanted():
-        row = rows.get(task.run_id)
-        if row is None:
-            yield planned_row(task, agenda.spec)
-        elif (now := claimed(row, task, name)) != row:
-            yield now
-    own = agenda.own()
-    for row in list(rows.values()):
-        if name in row.sweeps and row.run_id not in own:
-            yield replace(row, sweeps=tuple(other for other in row.sweeps if other != name))
-
-
-def claimed(row: RunRow, task: Task, sweep: str) -> RunRow:
-    """A run's row with a sweep's name on it, and with what an older version did not note.
-
-    A run that lacks a key would stand apart from its like in a table.
-    """
-    lacking = {k: v for k, v in config_values(task.config).items() if k not in row.config}
-    sweeps = row.sweeps if sweep in row.sweeps else (*row.sweeps, sweep)
-    return replace(row, sweeps=sweeps, config={**row.config, **lacking}, **method_cost(task))
-
-
-def planned_row(task: Task, spec: SweepSpec) -> RunRow:
-    """A run that is wanted and not started."""
-    return RunRow(
-        task.run_id,
-        (spec.name,),
-        config_values(task.config),
-        phase=task.phase,
-        scale=spec.scale,
-        idle=idle_keys(task.config),
-        created=time.time(),
-        **method_cost(task),
-    )
-
-
-def method_cost(task: Task) -> dict[str, Any]:
-    """What a run's row says of its method's cost."""
-    cost = task.config.method.cost()
-    return {"backprops": cost.backprops, "ema": cost.ema}
-
-
-def provenance() -> dict[str, Any]:
-    """Which code ran: commit, whether it was changed since, versions."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    tracked = git("ls-files", "--error-unmatch", __file__)  # not of a repository we are merely in
-    status = git("status", "--porcelain", "--", str(here.parent / "ascl"), str(here))
-    return {
-        "commit": git("rev-parse", "HEAD") if tracked else None,
-        "dirty": bool(status) if tracked and status is not None else None,
-        "python": platform.python_version(),
-        "ray": version("ray"),
-        "ascl_sweep": __version__,
-    }
-
-
-def complete_but_not_said(rows: Mapping[str, RunRow], ledger: Ledger) -> Iterator[RunRow]:
-    """Runs whose last epoch was recorded by a driver that died before it could say so."""
-    unsaid = [r for r in rows.values() if r.state in ("running", "planned", "lost") and r.epochs]
-    epochs = ledger.epochs([row.run_id for row in unsaid]) if unsaid else {}
-    for row in unsaid:
-        found = epochs.get(row.run_id, [])
-        if found and found[-1]["epoch"] == row.config["epochs"] == len(found):
-            yield replace(summed_up(row, found), state="done", ended=time.time())
-
-
-def summed_up(row: RunRow, epochs: Sequence[Mapping[str, Any]]) -> RunRow:
-    """A run's row with what its epochs come to."""
-    knn = [e["knn_top1"] for e in epochs if e["knn_top1"] is not None]
-    last = epochs[-1]
-    train = sum(e["train_seconds"] for e in epochs)
-    evaluation = sum(e["eval_seconds"] for e in epochs)
-    # An epoch may come from an older version; a run that went on counts its memory anew.
-    memory = [gb for e in epochs if (gb := e.get("peak_memory_gb")) is not None]
-    return replace(
-        row,
-        epochs=len(epochs),
-        knn_last_top1=knn[-1] if knn else None,
-        knn_best_top1=max(knn, default=None),
-        probe_top1=last["probe_top1"],
-        probe_best_top1=last["probe_best_top1"],
-        train_seconds=train,
-        eval_seconds=evaluation,
-        images_per_second=sum(e["images_per_second"] for e in epochs) / len(epochs),
-        peak_memory_gb=max(memory, default=None),
-        device_hours=(train + evaluation) / 3600 * row.workers,
-    )

@@ -100,10 +100,10 @@ class Display:
         self._running[row.run_id] = Line(row, curve)
         self._draw()
 
-    def lost(self, row: RunRow) -> None:
-        """A run's process or machine went away; it will be started again."""
+    def lost(self, row: RunRow, why: str) -> None:
+        """A run was lost, and will be started again."""
         self._running.pop(row.run_id, None)
-        self._say(f"[yellow]lost[/] {row.run_id} {escape(self._arm(row))}: its process went away")
+        self._say(f"[yellow]lost[/] {row.run_id} {escape(self._arm(row))}: {escape(why)}")
         self._draw(force=True)
 
     def ended(self, row: RunRow, tail: Sequence[str]) -> None:

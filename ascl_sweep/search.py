@@ -9,22 +9,25 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
 from ascl_sweep.agenda import Agenda, curves_of
-from ascl_sweep.cluster import Cluster, NoResources, connected, resources_of_a_run
+from ascl_sweep.cluster import Cluster, Node, NoResources, connected, look, resources_of_a_run
 from ascl_sweep.digest import digest_of
-from ascl_sweep.driver import Driver, End, Interrupts, claims, complete_but_not_said
+from ascl_sweep.driver import Driver, End, Interrupts
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.loggers import copies
+from ascl_sweep.places import Places
 from ascl_sweep.plan import planned_runs
-from ascl_sweep.spec import SweepSpec
+from ascl_sweep.rows import claims, complete_but_not_said
+from ascl_sweep.spec import Resources, SweepSpec
 
 if TYPE_CHECKING:
-    from ray import ObjectRef
+    from ray import ObjectRef, tune
     from ray.tune.experiment import Trial
 
 
@@ -51,18 +54,17 @@ def run_sweeps(
         display.note("starting Ray …" if address is None else f"connecting to Ray at {address} …")
         with connected(address, dashboard=several) as cluster:
             for spec in specs:
-                cluster.room(spec.resources)  # what can never run shows before anything does
-            shared = SharedData(cluster)
+                cluster.check(spec.resources)  # what can never run shows before anything does
+            see = partial(look, cluster.scratch, private=cluster.private)
+            shared = SharedData(see)
             ends: list[End] = []
             with signals() as interrupts:
                 for spec in specs:
-                    room = cluster.room(spec.resources)
-                    room = min(room, concurrency or room)
                     driver = Driver(
                         *(spec, ledger, writer, display, interrupts),
                         share=shared.get,
                         scratch=cluster.scratch,
-                        room=room,
+                        places=Places(see, spec.resources, concurrency),
                         copies=copied,
                     )
                     ends.append(driver.run(_tune))
@@ -103,7 +105,7 @@ def _record_plan(spec: SweepSpec, ledger: Ledger, writer: Writer) -> Agenda:
 class SharedData:
     """One copy of each dataset per node, in Ray's object store; loaded once, where the data lie."""
 
-    cluster: Cluster
+    look: Callable[[], Cluster]
     references: dict[tuple[Any, ...], "ObjectRef[Any]"] = field(default_factory=dict)
 
     def get(self, data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -112,9 +114,14 @@ class SharedData:
             return None
         key = tuple(data[k] for k in ("name", "root", "train_size", "holdout"))
         if key not in self.references:
-            load = self._load_here if self.cluster.private else self._load_there
+            cluster = self.look()
+            able = [node for node in cluster.nodes if node.cpus]
+            if not able:  # an autoscaler has yet to bring machines: the first runs load their own
+                return None
             try:
-                self.references[key] = load(*key)
+                self.references[key] = (
+                    self._load_here(*key) if cluster.private else self._load_there(able, *key)
+                )
             except (ValueError, OSError):
                 return None  # the worker finds the same, and its run says so
         return {"ref": self.references[key]}
@@ -127,16 +134,20 @@ class SharedData:
 
         return ray.put(load_packed(*key))
 
-    def _load_there(self, *key: Any) -> "ObjectRef[Any]":
-        """By a task on the cluster: the data need not lie on this machine."""
+    def _load_there(self, nodes: Sequence[Node], *key: Any) -> "ObjectRef[Any]":
+        """By a task on the cluster, where runs train: the data need not lie on this machine."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from ascl.worker import load_packed
 
-        best = max(self.cluster.nodes, key=lambda node: (node.gpus, node.cpus))
+        best = max(nodes, key=lambda node: (node.gpus, node.cpus))
         there = NodeAffinitySchedulingStrategy(best.node_id, soft=True)
-        load = ray.remote(load_packed).options(num_cpus=0, scheduling_strategy=there)
+        # Without a CPU of its own, for runs that wait for it may have them all; and done again if
+        # what it came to goes away with its machine.
+        load = ray.remote(load_packed).options(
+            num_cpus=0, scheduling_strategy=there, max_retries=-1
+        )
         reference: ObjectRef[Any] = load.remote(*key)
         return reference
 
@@ -173,14 +184,22 @@ def _tune(driver: Driver) -> None:
         """Shows every message to the driver, and stops what it says."""
 
         def on_trial_result(self, controller: Any, trial: "Trial", result: dict[str, Any]) -> str:
-            stop = driver.told(trial.config["run_id"], nested(result))
+            stop = driver.told(*_attempt(trial), nested(result))
             return TrialScheduler.STOP if stop else TrialScheduler.CONTINUE
+
+        def choose_trial_to_run(self, controller: Any) -> "Trial | None":
+            # Asked at every step; those that train are stopped by their own next result.
+            for trial in controller.get_live_trials():
+                if trial.status == "PENDING" and driver.withdrawn(*_attempt(trial)):
+                    controller.request_stop_trial(trial)
+            return super().choose_trial_to_run(controller)
 
         def on_trial_complete(
             self, controller: Any, trial: "Trial", result: dict[str, Any]
         ) -> None:
-            driver.told(trial.config["run_id"], nested(result))
-            driver.lost(trial.config["run_id"], "it ended without saying how")  # if it is not over
+            if "state" in result:
+                driver.told(*_attempt(trial), nested(result))
+            driver.lost(*_attempt(trial), "it ended without saying how")  # if it is not over
 
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()
@@ -192,7 +211,7 @@ def _tune(driver: Driver) -> None:
             driver.tick()
 
         def on_trial_error(self, iteration: int, trials: Any, trial: "Trial", **i: Any) -> None:
-            driver.lost(trial.config["run_id"], _last_line(trial))
+            driver.lost(*_attempt(trial), _last_line(trial))
 
         def get_state(self) -> None:
             return None
@@ -215,7 +234,7 @@ def _tune(driver: Driver) -> None:
     resources = driver.spec.resources
     trainable = OneWorker if resources.workers == 1 else several_workers
     tuner = tune.Tuner(
-        tune.with_resources(trainable, dict(resources_of_a_run(resources))),
+        tune.with_resources(trainable, partial(_placement, resources)),
         tune_config=tune.TuneConfig(
             search_alg=Runs(),
             scheduler=Gate(),  # type: ignore[no-untyped-call]
@@ -243,6 +262,21 @@ def _tune(driver: Driver) -> None:
         raise NoResources(
             f"Ray gave up ({reason}); nothing is lost, and the same command goes on"
         ) from error
+
+
+def _placement(resources: Resources, task: Mapping[str, Any]) -> "tune.PlacementGroupFactory":
+    """Where Tune is to put a run's trial."""
+    from ray import tune
+
+    from ascl.worker import elsewhere
+
+    avoid = task["avoid"] if resources.workers == 1 else ()  # of several, each worker avoids them
+    where: dict[str, Any] = {"bundle_label_selector": [elsewhere(avoid)]} if avoid else {}
+    return tune.PlacementGroupFactory([dict(resources_of_a_run(resources))], **where)
+
+
+def _attempt(trial: "Trial") -> tuple[str, int]:
+    return trial.config["run_id"], trial.config["attempt"]
 
 
 def _run_id(trial: "Trial") -> str:

@@ -121,5 +121,13 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def title(pid: int) -> str:
+    """A process's command line; Ray's say there what they do."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)

@@ -69,6 +69,7 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["status", "--store", "nowhere"], {"torch", "ray", "optuna", "scipy", "pandas"}),
         (["validate", "search_spaces/quickstart.yaml"], {"ray", "optuna", "torchvision"}),
         (["plan", "search_spaces/quickstart.yaml"], {"ray", "torchvision"}),
+        (["submit", "nowhere", "--address", "http://127.0.0.1:1"], {"ray", "torchvision"}),
         *(
             (
                 ["report", "--store", "EXAMPLE", "--format", form],
@@ -99,7 +100,7 @@ def test_quick_commands_do_not_load_what_is_slow(
     [
         ("pyarrow", {"ledger", "parquet", "store"}),
         ("optuna", {"proposals", "study"}),
-        ("ray", {"search", "cluster", "stopping"}),
+        ("ray", {"search", "cluster", "stopping", "jobs", "checks"}),
         ("matplotlib", {"draw"}),
         ("sklearn", {"tsne"}),
     ],

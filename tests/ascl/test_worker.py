@@ -7,10 +7,22 @@ from typing import Any
 import pyarrow.fs
 import pytest
 import torch
+from ray.exceptions import ActorDiedError
+from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
 from ascl.checkpoint import CHECKPOINT
 from ascl.data import load_data
-from ascl.worker import BEST, LOG, Folder, OneWorker, messages, pack, sentence, unpack
+from ascl.worker import (
+    BEST,
+    LOG,
+    Folder,
+    OneWorker,
+    messages,
+    pack,
+    sentence,
+    unpack,
+    went_away,
+)
 from tests.conftest import tiny
 
 
@@ -115,13 +127,42 @@ def test_shared_data_give_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert losses(shared) == losses(own)
 
 
-def test_a_worker_takes_one_run_after_the_other(tmp_path: Path) -> None:
+def test_a_worker_takes_one_run_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascl.worker.node_id", lambda: "here")
     worker = OneWorker.__new__(OneWorker)
     worker.setup(task(tmp_path / "a"))
+    begun = worker.step()
+    assert begun["state"] == "begun" and begun["nodes"] == ["here"]
     first = worker.step()
     assert worker.reset_config(task(tmp_path / "b"))
+    assert worker.step()["state"] == "begun"
     assert worker.step()["metrics"]["loss"] == first["metrics"]["loss"]
     worker.cleanup()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ActorDiedError(),
+        torch.distributed.DistBackendError("NCCL communicator was aborted"),
+        RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"),
+        ConnectionResetError(104, "Connection reset by peer"),
+    ],
+)
+def test_a_rank_whose_peer_is_gone_did_not_fail_by_itself(error: Exception) -> None:
+    assert went_away(error)
+    assert went_away(UserExceptionWithTraceback(error, "Traceback"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("a bad value"), RuntimeError("CUDA out of memory"), OSError(28, "No space left")],
+)
+def test_a_rank_that_fails_by_itself_is_not_taken_for_gone(error: Exception) -> None:
+    assert not went_away(UserExceptionWithTraceback(error, "Traceback"))
+    assert "Traceback" not in sentence(UserExceptionWithTraceback(error, "Traceback"))
 
 
 def test_a_remote_store_gets_the_checkpoint_and_gives_it_back(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ascl_sweep.cluster import (
     PREFIX,
     Cluster,
+    Kind,
     Node,
     NoResources,
     clean_up_after_killed_drivers,
@@ -50,7 +51,7 @@ def test_parts_of_a_gpu_are_not_put_together_from_two() -> None:
 )
 def test_what_can_never_run_is_refused_with_the_way_out(wanted: Resources, word: str) -> None:
     with pytest.raises(NoResources, match=word) as caught:
-        cluster((4, 0), (4, 0)).room(wanted)
+        cluster((4, 0), (4, 0)).check(wanted)
     assert "; " in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -62,13 +63,33 @@ def test_what_can_never_run_is_refused_with_the_way_out(wanted: Resources, word:
 def test_what_is_promised_is_there(
     nodes: list[tuple[float, float]], workers: int, cpus: int
 ) -> None:
-    there = cluster(*nodes)
-    try:
-        room = there.room(resources(workers, cpus))
-    except NoResources:
-        return
-    assert room >= 1
+    there, wanted = cluster(*nodes), resources(workers, cpus)
+    room = there.room(wanted)
     assert room * workers * cpus <= there.total()[0]
+    if room:
+        there.check(wanted)
+    else:
+        with pytest.raises(NoResources):
+            there.check(wanted)
+
+
+def test_machines_that_are_left_out_offer_no_room() -> None:
+    there = cluster((2, 0), (2, 0), (4, 0))
+    assert there.room(resources()) == 8
+    assert there.room(resources(), avoid={"2"}) == 4
+    assert there.room(resources(workers=5), avoid={"2"}) == 0
+
+
+def test_what_an_autoscaler_may_add_is_room_and_what_it_cannot_add_is_refused() -> None:
+    head = Node("head", cpus=0, gpus=0)
+    kinds = (Kind(1, 0, 0), Kind(count=20, cpus=8, gpus=1))
+    there = Cluster((head,), Path("/nowhere"), private=False, kinds=kinds)
+    there.check(resources(workers=20, cpus=8, gpus=1))
+    assert there.room(resources(cpus=4, gpus=1)) == 20
+    assert there.room(resources(cpus=2, gpus=0.25)) == 80
+    for never in (resources(gpus=2), resources(cpus=9), resources(workers=21, gpus=1)):
+        with pytest.raises(NoResources):
+            there.check(never)
 
 
 def test_what_a_killed_driver_left_is_cleaned_up_and_what_lives_is_not() -> None:

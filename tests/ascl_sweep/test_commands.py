@@ -85,6 +85,11 @@ def test_a_plan_states_money_where_the_cluster_file_states_prices(ask: Ask, tmp_
     plan = json.loads(ask("plan", "a.yaml", "--cluster", "cluster.yaml", "--json").stdout)
     assert plan["dollars"] == pytest.approx(plan["device_hours"] * 1.0)
     assert plan["device_hours"] == pytest.approx(plan["epochs"] * 10 / 3600)
+    (tmp_path / "cluster.yaml").write_text(
+        "provider: {type: local, price_per_hour: {local.cluster.node: 4.0}}\n"
+    )
+    own = json.loads(ask("plan", "a.yaml", "--cluster", "cluster.yaml", "--json").stdout)
+    assert own["dollars"] == pytest.approx(4.0 * own["device_hours"]), "a machine of one's own"
     (tmp_path / "cluster.yaml").write_text("provider: {type: aws}\n")
     said = ask("plan", "a.yaml", "--cluster", "cluster.yaml")
     assert said.exit_code == 2 and "states no price; add provider.price_per_hour" in said.stderr

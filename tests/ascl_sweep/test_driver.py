@@ -1,112 +1,280 @@
-"""What the driver writes down of a sweep besides its runs' numbers."""
+"""The driver between what a cluster does and what the ledger keeps: no Ray, a script plays it."""
 
-from dataclasses import replace
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
+from rich.console import Console
 
-from ascl_sweep.agenda import Agenda, idle_keys
-from ascl_sweep.driver import claims, summed_up
-from ascl_sweep.ledger import RunRow
+from ascl_sweep import driver as driving
+from ascl_sweep import places as placing
+from ascl_sweep.cluster import Cluster, Node, NoResources
+from ascl_sweep.driver import RETRIES, Driver, End, Interrupts, SweepFailed
+from ascl_sweep.ledger import Ledger
+from ascl_sweep.live import Display
+from ascl_sweep.places import Places
 from ascl_sweep.spec import spec_of
-from tests.ascl_sweep.test_agenda import BASE, GRID, SEARCH, STOP
+from tests.ascl_sweep.test_agenda import GRID
 
-ARMS = [0.01, 0.02, 0.05, 0.1]
-
-
-def a_grid(arms: list[float], name: str = "it") -> str:
-    grid = BASE + f"space: {{grid: {{method.target_temperature: {arms}}}}}\n"
-    return grid.replace("name: it", f"name: {name}")
+EPOCHS = 9
 
 
-def agenda(text: str, rows: dict[str, RunRow]) -> Agenda:
-    return Agenda(spec_of(text, file="it.yaml"), dict(rows), {})
+class World:
+    """A cluster of machines with one CPU each, and a sweep of four runs on it."""
+
+    def __init__(self, folder: Path, *machines: str, text: str = GRID) -> None:
+        self.machines = list(machines)
+        self.folder, self.spec = folder, spec_of(text, file="it.yaml")
+        self.said = io.StringIO()
+        self.ledger = Ledger(folder / "store")
+
+    def cluster(self) -> Cluster:
+        nodes = tuple(Node(name, cpus=1, gpus=0) for name in self.machines)
+        return Cluster(nodes, self.folder, private=False)
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        with self.ledger.writer() as writer:
+            yield Driver(
+                *(self.spec, self.ledger, writer),
+                Display(Console(file=self.said, width=200)),
+                Interrupts(),
+                share=lambda data: None,
+                scratch=self.folder,
+                places=Places(self.cluster, self.spec.resources),
+            )
+
+    def run(self, script: Callable[[Driver], None]) -> End:
+        with self.driver() as driver:
+            return driver.run(script)
+
+    def states(self) -> list[str]:
+        return sorted(row.state for row in self.ledger.runs().values())
 
 
-def claimed(text: str, rows: dict[str, RunRow]) -> dict[str, RunRow]:
-    """The ledger's rows after a sweep has noted what it wants."""
-    return rows | {row.run_id: row for row in claims(agenda(text, rows), rows)}
+class Worker:
+    """Trains what it is handed, on one machine."""
+
+    def __init__(self, driver: Driver, machine: str) -> None:
+        task = driver.next()
+        assert task is not None
+        self.driver, self.task, self.machine = driver, task, machine
+        self.key = task["run_id"], task["attempt"]
+
+    def begin(self) -> "Worker":
+        begun = {"state": "begun", "host": self.machine, "nodes": [self.machine], "done": False}
+        assert self.driver.told(*self.key, begun) is False
+        return self
+
+    def epoch(self, epoch: int) -> bool:
+        times = {"train_seconds": 1.0, "eval_seconds": 1.0, "images_per_second": 10.0}
+        numbers = {"knn_top1": 0.5, "probe_top1": None, "probe_best_top1": None, "loss": 1.0}
+        facts = {"host": self.machine, "device": "cpu", "torch": "2", "scored": "test"}
+        state = "done" if epoch == EPOCHS else "running"
+        told: dict[str, Any] = {"metrics": {"epoch": epoch} | numbers | times, "state": state}
+        return self.driver.told(*self.key, told | facts)
+
+    def finish(self) -> None:
+        for epoch in range(1, EPOCHS + 1):
+            self.epoch(epoch)
+
+    def fail(self, error: str = "a dead GPU") -> None:
+        assert self.driver.told(*self.key, {"state": "failed", "error": error, "done": True})
+
+    def die(self) -> None:
+        self.driver.lost(*self.key, "killed")
 
 
-def test_what_is_wanted_and_not_started_is_planned() -> None:
-    rows = claimed(GRID + "seeds: [0, 1]\n", {})
-    assert len(rows) == 8
-    assert {row.state for row in rows.values()} == {"planned"}
-    assert {row.sweeps for row in rows.values()} == {("it",)}
+def finish_all(driver: Driver, machine: str) -> None:
+    while not driver.over:
+        Worker(driver, machine).begin().finish()
 
 
-def test_a_finished_run_keeps_its_state_when_another_sweep_wants_it() -> None:
-    rows = {k: replace(row, state="done") for k, row in claimed(GRID, {}).items()}
-    rows = claimed(a_grid(ARMS, "other"), rows)
-    assert {row.sweeps for row in rows.values()} == {("it", "other")}
-    assert {row.state for row in rows.values()} == {"done"}
+def look(driver: Driver) -> None:
+    """As if the time had come to look at the cluster again."""
+    driver._looked = -1e9
+    driver.tick()
 
 
-@given(st.lists(st.sampled_from(ARMS), min_size=1, unique=True), st.permutations(ARMS))
-def test_a_sweeps_name_stands_on_what_its_file_wants_now(
-    now: list[float], was: list[float]
+def test_a_run_is_running_once_its_worker_is_there(tmp_path: Path) -> None:
+    world = World(tmp_path, "a")
+
+    def script(driver: Driver) -> None:
+        worker = Worker(driver, "a")
+        driver.flush()
+        assert world.states() == ["planned"]
+        worker.begin()
+        driver.flush()
+        assert world.states() == ["running"]
+        worker.finish()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.DONE
+    assert world.states() == ["done"] * 4
+
+
+def test_as_many_runs_are_handed_out_as_there_are_machines_while_they_come_and_go(
+    tmp_path: Path,
 ) -> None:
-    rows = claimed(a_grid(now), claimed(a_grid(ARMS, "other"), claimed(a_grid(was), {})))
-    own = {row.config["method.target_temperature"] for row in rows.values() if "it" in row.sweeps}
-    assert own == set(now)
-    assert all("other" in row.sweeps for row in rows.values())
-    assert claimed(a_grid(now), rows) == rows, "nothing changes the second time"
+    world = World(tmp_path, "a")
+
+    def script(driver: Driver) -> None:
+        first = Worker(driver, "a").begin()
+        assert driver.next() is None
+        world.machines += ["b", "c"]
+        look(driver)
+        second, third = Worker(driver, "b").begin(), Worker(driver, "c")
+        assert driver.next() is None
+        world.machines.remove("c")
+        look(driver)
+        assert driver.withdrawn(*third.key), "it had not begun, and its machine is gone"
+        assert not driver.withdrawn(*second.key)
+        assert driver.next() is None
+        first.finish()
+        again = Worker(driver, "a")
+        assert again.key == (third.key[0], 2)
+        assert third.driver.told(*third.key, {"state": "begun"}), "what is withdrawn is stopped"
+        again.begin().finish()
+        second.finish()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.DONE
 
 
-def test_a_run_is_noted_with_what_its_method_costs() -> None:
-    for changes, cost in (
-        ("{}", (1, True)),
-        ("{symmetric: true}", (2, True)),
-        ("{name: byol, symmetric: true, momentum_rises: true}", (2, True)),
-    ):
-        text = f"name: it\nbase: {{method: {changes}}}\n"
-        (row,) = claimed(text, {}).values()
-        assert (row.backprops, row.ema) == cost
+def test_a_run_may_lose_its_machine_as_often_as_it_gets_on_in_between(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b")
+
+    def script(driver: Driver) -> None:
+        for epoch in range(1, EPOCHS):
+            worker = Worker(driver, "a").begin()
+            worker.epoch(epoch)
+            worker.die()
+        finish_all(driver, "b")
+
+    assert EPOCHS - 1 > RETRIES
+    assert world.run(script) is End.DONE
+    assert world.states() == ["done"] * 4
 
 
-def test_a_run_of_an_older_version_gets_the_keys_that_it_lacks() -> None:
-    """Its id is the same, and without them it would be an arm of its own."""
-    now = claimed(GRID, {})
-    later = {"optim.name", "method.symmetric"}
-    old = {
-        run_id: replace(
-            row,
-            config={k: v for k, v in row.config.items() if k not in later},
-            backprops=None,
-            ema=None,
-            state="done",
-        )
-        for run_id, row in now.items()
-    }
-    assert claimed(GRID, old) == {k: replace(row, state="done") for k, row in now.items()}
+def test_a_run_that_dies_again_and_again_without_getting_on_has_failed(tmp_path: Path) -> None:
+    world = World(tmp_path, "a")
+
+    def script(driver: Driver) -> None:
+        for _ in range(RETRIES + 1):
+            Worker(driver, "a").begin().die()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.FAILED
+    assert world.states() == ["done"] * 3 + ["failed"]
+    assert "its process or machine went away 4 times (killed)" in world.said.getvalue()
 
 
-def an_epoch(**metrics: float | None) -> dict[str, float | None]:
-    times = {"train_seconds": 1.0, "eval_seconds": 1.0, "images_per_second": 10.0}
-    return {"knn_top1": 0.5, "probe_top1": None, "probe_best_top1": None, **times, **metrics}
+def test_a_failed_run_gets_a_second_try_on_another_machine_and_no_third(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b", "c")
+
+    def script(driver: Driver) -> None:
+        first = Worker(driver, "a").begin()
+        assert first.task["avoid"] == []
+        first.fail()
+        second = Worker(driver, "b").begin()
+        assert second.task["run_id"] == first.task["run_id"]
+        assert second.task["avoid"] == ["a"]
+        second.fail()
+        finish_all(driver, "c")
+
+    assert world.run(script) is End.FAILED
+    assert world.states() == ["done"] * 3 + ["failed"]
 
 
-def test_a_runs_memory_is_at_its_highest_and_that_of_an_older_version_is_not_known() -> None:
-    row = next(iter(claimed(GRID, {}).values()))
-    peaks = [an_epoch(peak_memory_gb=gb) for gb in (1.0, 3.0, None, 2.0)]  # went on twice
-    assert summed_up(row, peaks).peak_memory_gb == 3.0
-    assert summed_up(row, [an_epoch()]).peak_memory_gb is None
+def test_on_one_machine_a_failure_is_final_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, "a")
+
+    def script(driver: Driver) -> None:
+        Worker(driver, "a").begin().fail()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.FAILED
+    assert world.states() == ["done"] * 3 + ["failed"]
 
 
-def test_finalists_of_an_earlier_call_stay_while_the_search_goes_on() -> None:
-    searched = claimed(SEARCH, {})
-    final = next(iter(claimed(GRID.replace("name: it", "name: old"), {}).values()))
-    rows = searched | {final.run_id: replace(final, sweeps=("it",), state="done")}
-    assert claimed(SEARCH, rows)[final.run_id].sweeps == ("it",)
-    assert STOP in SEARCH
+def test_a_broken_machine_is_named_and_gets_no_more_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, "good", "broken0123", text=GRID + "seeds: [0, 1]\n")
+
+    def script(driver: Driver) -> None:
+        Worker(driver, "good").begin().finish()
+        for i in range(3):
+            worker = Worker(driver, "broken0123").begin()
+            worker.fail(f"a dead GPU, {i}")
+            assert Worker(driver, "good").task["avoid"] == ["broken0123"]
+            look(driver)
+            driver.agenda.running.clear()
+        assert driver.places.room == 1
+        assert driver.next() is not None
+        driver.agenda.running.clear()
+
+    with pytest.raises(NoResources, match="Ray ended before the sweep did"):
+        world.run(script)
+    said = world.said.getvalue()
+    assert said.count("runs keep failing on node broken01…: it is left out") == 1
 
 
-def test_temperature_is_idle_where_nothing_is_relabelled_and_the_word_that_says_so_is_not() -> None:
-    spec = spec_of(BASE, file="it.yaml")
-    plain = spec.config({"method.relabel": "none"}, seed=0)
-    assert {"method.num_neighbours", "method.target_temperature"} <= set(idle_keys(plain))
-    assert "method.relabel" not in idle_keys(plain)
-    assert "method.target_temperature" not in idle_keys(spec.config({}, seed=0))
-    hard = spec.config({"method.relabel": "hard"}, seed=0)
-    assert "method.target_temperature" in idle_keys(hard)
-    assert "method.num_neighbours" not in idle_keys(hard)
+def test_a_run_that_fails_everywhere_alike_still_ends_the_sweep(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b", "c")
+
+    def script(driver: Driver) -> None:
+        machines = iter("abcabc")
+        while not driver.over:
+            Worker(driver, next(machines)).begin().fail("no data")
+
+    with pytest.raises(SweepFailed, match="no data"):
+        world.run(script)
+
+
+def test_a_run_never_waits_for_machines_other_than_those_that_are_there(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b")
+
+    def script(driver: Driver) -> None:
+        Worker(driver, "a").begin().fail()
+        again = Worker(driver, "b")
+        assert again.task["avoid"] == ["a"]
+        world.machines.remove("b")
+        look(driver)
+        assert driver.withdrawn(*again.key)
+        last = Worker(driver, "a").begin()
+        assert last.task["avoid"] == []
+        last.finish()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.DONE
+
+
+def test_a_cluster_without_machines_is_waited_for_and_then_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "a")
+    now = [0.0]
+    for module in (driving, placing):
+        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+
+    def script(driver: Driver) -> None:
+        worker = Worker(driver, "a").begin()
+        worker.epoch(1)
+        world.machines.clear()
+        worker.die()
+        look(driver)
+        assert driver.next() is None and not driver.over
+        now[0] = 599.0
+        look(driver)
+        assert not driver.over
+        now[0] = 601.0
+        look(driver)
+        assert driver.over and driver.next() is None
+
+    with pytest.raises(NoResources, match="no room for a run for 10 minutes"):
+        world.run(script)
+    assert "failed" not in world.states()
+    world.machines.append("a")
+    assert world.run(lambda driver: finish_all(driver, "a")) is End.DONE

@@ -40,9 +40,7 @@ class Remote:
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     log = tmp_path_factory.mktemp("moto") / "log"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with (
@@ -56,12 +54,21 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
             patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
             wait_until(lambda: _answers(port), log, seconds=120)
             made = Remote(f"127.0.0.1:{port}")
-            FileSystem.from_uri(made.address("", "&allow_bucket_creation=true"))[0].create_dir(
-                "bucket"
-            )
+            make_bucket(made)
             yield made
         finally:
             server.kill()
+
+
+def make_bucket(remote: Remote) -> None:
+    address = remote.address("", "&allow_bucket_creation=true")
+    FileSystem.from_uri(address)[0].create_dir("bucket")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

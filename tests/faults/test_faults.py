@@ -26,6 +26,7 @@ from tests.sweeps import (
     orphans,
     start,
     states,
+    title,
     wait_until,
     write,
 )
@@ -51,20 +52,13 @@ def check(store: Path, expected: Numbers) -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The processes that train runs of a driver."""
-    return [p for p in descendants(pid) if "Trainable" in _title(p) or "OneWorker" in _title(p)]
+    return [p for p in descendants(pid) if "Trainable" in title(p) or "OneWorker" in title(p)]
 
 
 def kill_a_worker(pid: int) -> None:
     found: list[int] = []
     wait_until(lambda: bool(found.extend(workers_of(pid)) or found))
     kill(random.choice(found))
-
-
-def _title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 def test_a_killed_trial_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed: Numbers) -> None:
@@ -74,7 +68,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed:
         wait_until(lambda n=wanted: epochs_recorded(store) >= n, log)  # type: ignore[misc]
         kill_a_worker(driver.pid)
     assert driver.wait(240) == 0, log.read_text()
-    assert "its process went away" in log.read_text()
+    assert "its process or machine went away" in log.read_text()
     check(store, undisturbed)
 
 
@@ -238,7 +232,7 @@ def test_two_workers_train_one_run_and_a_killed_one_is_replaced(tmp_path: Path) 
     store, log = tmp_path / "store", tmp_path / "log"
     driver = start("run", write(tmp_path, TWO_WORKERS), "--store", store, log=log)
     wait_until(lambda: epochs_recorded(store) >= 2, log)
-    ranks = [p for p in descendants(driver.pid) if "RayTrainWorker" in _title(p)]
+    ranks = [p for p in descendants(driver.pid) if "RayTrainWorker" in title(p)]
     assert len(ranks) == 2
     kill(ranks[0])
     assert driver.wait(300) == 0, log.read_text()
