@@ -6,6 +6,7 @@ behind; the next driver ends them.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -265,11 +266,25 @@ def clean_up_after_killed_drivers() -> int:
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if not pid.isdigit() or _alive(int(pid)):
             continue
-        with contextlib.suppress(PermissionError):
-            _end_processes_of(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        # Gone, another user's, or being cleaned up by another driver: whoever deletes a folder has
+        # files of it open, and must not be taken for one of its workers.
+        with contextlib.suppress(FileNotFoundError, PermissionError, BlockingIOError):
+            with _only_one(folder):
+                _end_processes_of(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             gone += 1
     return gone
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold a folder against others who do the same; raises BlockingIOError if one holds it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _alive(pid: int) -> bool:

@@ -113,3 +113,29 @@ def test_what_a_killed_driver_left_is_cleaned_up_and_what_lives_is_not() -> None
         other.kill()
         other.wait()
         mine.rmdir()
+
+
+def test_drivers_that_clean_up_after_the_same_one_leave_each_other_alone() -> None:
+    """Whoever deletes a folder has its folders open, as its workers have their logs."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = Path("/tmp") / f"{PREFIX}{dead.pid}-y"
+    for i in range(40):
+        (left / f"{i % 4}" / f"{i}").mkdir(parents=True)
+        for j in range(40):
+            (left / f"{i % 4}" / f"{i}" / f"{j}").touch()
+    code = "from ascl_sweep.cluster import clean_up_after_killed_drivers as c; input(); c()"
+    cleaners = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(4)
+    ]
+    try:
+        for cleaner in cleaners:
+            assert cleaner.stdin
+            cleaner.stdin.write(b"\n")
+            cleaner.stdin.flush()
+        assert [cleaner.wait(60) for cleaner in cleaners] == [0, 0, 0, 0]
+        assert not left.exists()
+    finally:
+        for cleaner in cleaners:
+            cleaner.kill()
+            cleaner.communicate()
