@@ -198,8 +198,14 @@ def blur(images: Tensor, sigma: Tensor) -> Tensor:
     return tall.view(n, size, c, size).transpose(1, 2)
 
 
-def distort(images: Tensor, draw: ViewDraw) -> Tensor:
-    """Colour jitter: brightness, contrast, saturation and hue, each sample in its own order.
+def put_(images: Tensor, at: Tensor, changed: Tensor) -> None:
+    """images[at] = changed, for `at` on the CPU; of large pictures in a fifth of the time there."""
+    rows = images.unbind()
+    torch._foreach_copy_([rows[i] for i in at.tolist()], changed.unbind())
+
+
+def distort_(images: Tensor, at: Tensor, draw: ViewDraw) -> None:
+    """Colour jitter of images[at]: brightness, contrast, saturation and hue, in each one's order.
 
     Brightness, contrast and saturation are one formula, f·x + (1 − f)·reference, with the reference
     black, the mean grey and the grey itself; so each of three rounds is one pass over the batch,
@@ -214,7 +220,8 @@ def distort(images: Tensor, draw: ViewDraw) -> Tensor:
     factors = draw.factor[by_due].gather(1, blends)
     device = images.device
     hue, factors, blends = draw.hue[by_due].to(device), factors.to(device), blends.to(device)
-    images = images.index_select(0, by_due.to(device))  # on the CPU faster than images[by_due]
+    whole, at = images, at[by_due]
+    images = whole.index_select(0, at.to(device))  # on the CPU faster than whole[at]
     for turn in range(4):
         now = slice(bounds[turn], bounds[turn + 1])
         if now.start < now.stop:
@@ -228,7 +235,7 @@ def distort(images: Tensor, draw: ViewDraw) -> Tensor:
         # By factors of 0 where they have no say: torch.where takes half of the round on the CPU.
         reference = grey.mul_((1 - f) * (op == 2)).add_(mean.mul_((1 - f) * (op == 1)))
         images.mul_(f).add_(reference).clamp_(0, 1)
-    return images.index_select(0, by_due.argsort().to(device))
+    put_(whole, at, images)
 
 
 def crop_views(images: Tensor, draw: ViewDraw, spec: ViewSpec) -> Tensor:
@@ -247,15 +254,16 @@ def colour_views(images: Tensor, draw: ViewDraw) -> Tensor:
     device = images.device
     jittered = draw.jitter.nonzero().squeeze(1)
     if len(jittered):
-        at = jittered.to(device)
-        images[at] = distort(images.index_select(0, at), draw[jittered])
-    greyed = draw.grey.nonzero().squeeze(1).to(device)
+        distort_(images, jittered, draw[jittered])
+    greyed = draw.grey.nonzero().squeeze(1)
     if len(greyed):
-        images[greyed] = grey_of(images.index_select(0, greyed)).expand(-1, 3, -1, -1)
+        grey = grey_of(images.index_select(0, greyed.to(device)))
+        put_(images, greyed, grey.expand(-1, 3, -1, -1))
     blurred = draw.sigma.nonzero().squeeze(1)
     if len(blurred):
         at = blurred.to(device)
-        images[at] = blur(images.index_select(0, at), draw.sigma[blurred].to(device))
+        soft = blur(images.index_select(0, at), draw.sigma[blurred].to(device))
+        put_(images, blurred, soft)
     return images
 
 

@@ -287,6 +287,16 @@ class OneWorker(tune.Trainable):
 # ---------------------------------------------------------------- several workers
 
 
+def any_workers(task: dict[str, Any]) -> None:
+    """A run of a sweep in which some have several workers: a Tune trial in a process of its own."""
+    if task["workers"] > 1:
+        several_workers(task)
+        return
+    tune.report(begun([node_id()]))
+    for message in messages(task):
+        tune.report(message)
+
+
 def several_workers(task: dict[str, Any]) -> None:
     """A run on several workers: Ray Train inside a Tune trial."""
     from ray.train import RunConfig as TrainRunConfig
@@ -295,16 +305,14 @@ def several_workers(task: dict[str, Any]) -> None:
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.tune.integration.ray_train import TuneReportCallback
 
-    gpus = task["gpus_per_worker"]
-    resources = {"CPU": task["cpus_per_worker"]} | ({"GPU": gpus} if gpus else {})
     avoid = task["avoid"]
     trainer = TorchTrainer(
         _rank,
         train_loop_config=task,
         scaling_config=ScalingConfig(
             num_workers=task["workers"],
-            use_gpu=bool(gpus),
-            resources_per_worker=resources,
+            use_gpu=bool(task["gpus_per_worker"]),
+            resources_per_worker=of_a_worker(task),
             label_selector=elsewhere(avoid) if avoid else None,
         ),
         run_config=TrainRunConfig(
@@ -329,6 +337,12 @@ def several_workers(task: dict[str, Any]) -> None:
         tune.report({"state": "failed", "error": sentence(cause), "rank": rank, "done": True})
 
 
+def of_a_worker(task: Mapping[str, Any]) -> dict[str, float]:
+    """What each worker of a run asks of Ray."""
+    gpus = task["gpus_per_worker"]
+    return {"CPU": task["cpus_per_worker"]} | ({"GPU": gpus} if gpus else {})
+
+
 def elsewhere(avoid: Sequence[str]) -> dict[str, str]:
     """What Ray is told of where a worker may be put: on none of these machines."""
     return {"ray.io/node-id": f"!in({','.join(avoid)})"}
@@ -336,8 +350,11 @@ def elsewhere(avoid: Sequence[str]) -> dict[str, str]:
 
 def went_away(error: BaseException) -> bool:
     """Whether a rank's error says that a process or machine is gone, its own or another's."""
+    from ray.train.v2._internal.exceptions import RayTrainError  # it has no public name
+
     error = getattr(error, "_base_exc", None) or error
-    if isinstance(error, (RayError, torch.distributed.DistError, ConnectionError)):
+    # Ray Train's own errors are those of its workers' health: dead, or silent for minutes.
+    if isinstance(error, (RayError, RayTrainError, torch.distributed.DistError, ConnectionError)):
         return True
     # What a rank sees of another that died in the midst of a gloo collective.
     return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))

@@ -255,6 +255,10 @@ class Agenda:
             self.failures.clear()
         self._tell(run_id)
 
+    def put_off(self, run_id: str) -> None:
+        """A run that was next cannot be started now; it stays next."""
+        self.running.discard(run_id)
+
     def put_back(self, run_id: str, error: str | None = None) -> None:
         """A run's worker was lost, or failed with an error: it is to be started again."""
         self.running.discard(run_id)

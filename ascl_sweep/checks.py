@@ -348,8 +348,10 @@ def of_sweeps(specs: Iterable["SweepSpec"], cluster: Cluster) -> Iterator[Check]
     """Whether the runs of sweeps have room."""
     for spec in specs:
         try:
-            cluster.check(spec.resources)
-            room = cluster.room(spec.resources)
+            kinds = spec.resources.kinds()
+            for kind in kinds:
+                cluster.check(kind)
+            room = max(map(cluster.room, kinds))
             yield Check(f"room for {spec.name}", f"up to {room} runs at once")
         except NoResources as error:  # a sentence with its own way out
             yield Check(f"room for {spec.name}", str(error), False)

@@ -8,6 +8,7 @@ behind; the next driver ends them.
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ QUIET = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
     "TUNE_WARN_THRESHOLD_S": "1000",
 }
+ROUNDING = 1e-9  # thirds of a CPU must add up to one
 PRIVATE = {
     "RAY_AUTH_MODE": "token",
     # Named for what it is for elsewhere: here it keeps every socket on the loopback interface.
@@ -80,15 +82,20 @@ class Cluster:
     kinds: tuple[Kind, ...] = ()
     """What an autoscaler may make of it, at the most; empty without one."""
 
-    def room(self, resources: Resources, avoid: Collection[str] = ()) -> int:
-        """How many runs may be handed out at once, some machines left out.
+    def room(
+        self,
+        resources: Resources,
+        avoid: Collection[str] = (),
+        taken: Sequence[Resources] = (),
+    ) -> int:
+        """How many runs may be handed out beside those that are, some machines left out.
 
         An autoscaler adds machines for runs that wait for them, so its machines count before they
         are there.
         """
-        here = sum(_fits(node, resources) for node in self.nodes if node.node_id not in avoid)
-        later = sum(kind.count * _fits(kind, resources) for kind in self.kinds)
-        return max(here, later) // resources.workers
+        here = [node for node in self.nodes if node.node_id not in avoid]
+        later = [kind for kind in self.kinds for _ in range(kind.count)]
+        return max(_room(here, resources, taken), _room(later, resources, taken))
 
     def check(self, resources: Resources) -> None:
         """Raise `NoResources` if no run can ever be started."""
@@ -121,15 +128,49 @@ class Cluster:
         return sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
 
 
-def _fits(node: Node | Kind, resources: Resources) -> int:
-    """How many workers fit on a machine."""
-    cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
-    by_cpu = int(node.cpus / cpus + 1e-9)
-    if not gpus:
-        return by_cpu
-    # Parts of a GPU cannot be put together from two.
-    by_gpu = int(node.gpus) * int(1 / gpus + 1e-9) if gpus < 1 else int(node.gpus / gpus + 1e-9)
-    return min(by_cpu, by_gpu)
+def _room(machines: Sequence[Node | Kind], resources: Resources, taken: Sequence[Resources]) -> int:
+    """How many runs fit on machines beside others, as far as one can tell.
+
+    Ray may have put the others less tightly; a run that then finds no place waits for one.
+    """
+    free = [_Free(machine.cpus, [1.0] * int(machine.gpus)) for machine in machines]
+    alike = sum(other == resources for other in taken)
+    # The hungriest first, each as tightly as can be; those like ours are simply counted.
+    others = [other for other in taken if other != resources]
+    for other in sorted(others, key=lambda r: (r.gpus_per_worker, r.cpus_per_worker), reverse=True):
+        for _ in range(other.workers):
+            if not any(machine.take(other) for machine in free):
+                return 0  # more is taken than is there: machines went away
+    places = sum(machine.fits(resources) for machine in free)
+    return max(0, places // resources.workers - alike)
+
+
+@dataclass
+class _Free:
+    """What is left of a machine."""
+
+    cpus: float
+    gpus: list[float]
+    """Of each GPU, for parts of one cannot be put together from two."""
+
+    def fits(self, resources: Resources) -> int:
+        """How many workers could be put there."""
+        by_cpu = int(self.cpus / resources.cpus_per_worker + ROUNDING)
+        if not (gpus := resources.gpus_per_worker):
+            return by_cpu
+        shares = sum(int(left / min(gpus, 1) + ROUNDING) for left in self.gpus)
+        return min(by_cpu, shares // math.ceil(gpus))
+
+    def take(self, resources: Resources) -> bool:
+        """Put a worker there, if it fits."""
+        if not self.fits(resources):
+            return False
+        self.cpus -= resources.cpus_per_worker
+        share = min(resources.gpus_per_worker, 1)
+        able = [i for i, left in enumerate(self.gpus) if left + ROUNDING >= share]
+        for i in sorted(able, key=self.gpus.__getitem__)[: math.ceil(resources.gpus_per_worker)]:
+            self.gpus[i] -= share
+        return True
 
 
 @contextmanager
@@ -328,11 +369,3 @@ def _holds(pid: int, folder: Path) -> bool:
             if os.readlink(f"/proc/{pid}/fd/{name}").startswith(f"{folder}/"):
                 return True
     return False
-
-
-def resources_of_a_run(resources: Resources) -> Mapping[str, float]:
-    """What the trial of a run asks of Ray; of several workers, each asks for its own."""
-    if resources.workers > 1:
-        return {"node:__internal_head__": 0.001}  # next to the driver, not on a spot machine
-    gpus = resources.gpus_per_worker
-    return {"CPU": resources.cpus_per_worker} | ({"GPU": gpus} if gpus else {})

@@ -124,16 +124,19 @@ class Driver:
 
     def next(self) -> dict[str, Any] | None:
         """The next run as a worker's task; None if there is none now."""
-        if self.over or len(self.agenda.running) >= self.places.room:
+        if self.over or not self.places.free:
             return None
         task = self.agenda.next()
         if task is None:
+            return None
+        if not self.places.takes(self.spec.resources_of(task.config)):
+            self.agenda.put_off(task.run_id)
             return None
         row = self._row(task)
         try:
             recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
         except OSError:  # of a far store; `flush` meets it too, and says so
-            self.agenda.put_back(task.run_id)
+            self.agenda.put_off(task.run_id)
             return None
         self.epochs[task.run_id] = recorded
         self._put(replace(row, ended=None, error=None))
@@ -248,7 +251,7 @@ class Driver:
 
     def _look(self) -> None:
         """See what machines there are, and take back what was handed out for others."""
-        for run_id in self.places.refresh(self.agenda.running):
+        for run_id in self.places.refresh():
             self._put_back(run_id)
         if self.places.without_room > PATIENCE and not self._stranded:
             self._stranded = (
@@ -327,15 +330,15 @@ class Driver:
         row = claimed(row, task, self.spec.name) if row else planned_row(task, self.spec)
         return replace(
             row,
-            workers=self.spec.resources.workers,
+            workers=self.spec.resources_of(task.config).workers,
             log=self.ledger.log(task.run_id),
             stopped_because=None,
             **self.facts,
         )
 
     def _task(self, task: Task, recorded: int) -> dict[str, Any]:
-        resources = self.spec.resources
-        attempt, avoid = self.places.hand_out(task.run_id)
+        resources = self.spec.resources_of(task.config)
+        attempt, avoid = self.places.hand_out(task.run_id, resources)
         config = task.config.model_dump(mode="json")
         config["data"]["root"] = str(Path(config["data"]["root"]).expanduser().absolute())
         return {

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from ascl_sweep.cluster import Cluster
@@ -22,43 +22,74 @@ class Places:
     nodes: Nodes = field(default_factory=Nodes)
     waiting: dict[str, frozenset[str]] = field(default_factory=dict)
     """Runs that were handed out and have not begun, and the machines that each avoids."""
+    _taken: dict[str, Resources] = field(default_factory=dict)
+    """What was handed to whom."""
     _attempts: Counter[str] = field(default_factory=Counter)
     _nodes_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._had_room = time.monotonic()
-        self.refresh(())
+        self.refresh()
 
-    def refresh(self, running: Collection[str]) -> list[str]:
+    def refresh(self) -> list[str]:
         """Look at the cluster; which of the runs that were handed out have no place any more."""
         self.cluster = self.look()
-        room = self.cluster.room(self.resources, self.nodes.left_out)
-        if not room and self.nodes.left_out:
+        rooms = self._rooms()
+        if not all(rooms) and self.nodes.left_out:
             self.nodes.forgive()
-            room = self.cluster.room(self.resources)
-        if room:
+            rooms = self._rooms()
+        self.room = min(max(rooms), self.concurrency or max(rooms))
+        begun = [wanted for run, wanted in self._taken.items() if run not in self.waiting]
+        homeless = []
+        for run, avoid in self.waiting.items():
+            if self._room_for(self._taken[run], avoid) and self._fits(self._taken[run], begun):
+                begun.append(self._taken[run])
+            else:
+                homeless.append(run)
+        if begun or all(rooms):
             self._had_room = time.monotonic()
-        self.room = min(room, self.concurrency or room)
-        too_many = len(running) - self.room
-        misplaced = [run for run, avoid in self.waiting.items() if not self._room_for(avoid)]
-        others = [run for run in self.waiting if run not in misplaced]
-        return misplaced + others[: max(0, too_many - len(misplaced))]
+        return homeless
 
-    def _room_for(self, avoid: frozenset[str]) -> int:
-        return self.cluster.room(self.resources, avoid)
+    def _rooms(self) -> list[int]:
+        """How many runs of each kind the cluster holds."""
+        kinds = self.resources.kinds()
+        return [self._room_for(kind, self.nodes.left_out) for kind in kinds]
+
+    def _room_for(self, wanted: Resources, avoid: Collection[str]) -> int:
+        return self.cluster.room(wanted, avoid)
+
+    def _fits(self, wanted: Resources, taken: Sequence[Resources]) -> bool:
+        if self.concurrency and len(taken) >= self.concurrency:
+            return False
+        return self.cluster.room(wanted, self.nodes.left_out, taken) > 0
+
+    @property
+    def free(self) -> bool:
+        """Whether there may be room for one more run, of what kind ever: asked all the time."""
+        return len(self._taken) < self.room
+
+    def takes(self, wanted: Resources) -> bool:
+        """Whether a run may be handed out now.
+
+        None overtakes a larger one that waits for its place, which it might wait for until the end.
+        """
+        if any(self._taken[run].workers > wanted.workers for run in self.waiting):
+            return False
+        return self._fits(wanted, list(self._taken.values()))
 
     @property
     def without_room(self) -> float:
         """Seconds since there was last room for a run."""
         return time.monotonic() - self._had_room
 
-    def hand_out(self, run_id: str) -> tuple[int, list[str]]:
+    def hand_out(self, run_id: str, wanted: Resources) -> tuple[int, list[str]]:
         """The number of this attempt at a run, and the machines that it is to avoid.
 
         Only as long as there are others: a run never waits for a machine that cannot come.
         """
         avoid = self.nodes.avoided_by(run_id)
-        self.waiting[run_id] = avoid if self._room_for(avoid) else frozenset()
+        self.waiting[run_id] = avoid if self._room_for(wanted, avoid) else frozenset()
+        self._taken[run_id] = wanted
         self._attempts[run_id] += 1
         return self._attempts[run_id], sorted(self.waiting[run_id])
 
@@ -90,4 +121,5 @@ class Places:
     def ended(self, run_id: str) -> None:
         """A run is over, or put back."""
         self.waiting.pop(run_id, None)
+        self._taken.pop(run_id, None)
         self._nodes_of.pop(run_id, None)

@@ -51,6 +51,7 @@ def faults_of(spec: "SweepSpec", said: Sequence[str], unread: Iterable[str]) -> 
     bad = {axis.key for axis in spec.space.axes() if axis.place in odd}
     faults += _cell_faults(spec, bad)
     faults += _stop_faults(spec)
+    faults += _case_faults(spec)
     if spec.table and "space" not in unread and "base" not in unread:
         faults += _table_faults(spec)
     return faults
@@ -212,6 +213,12 @@ def _stop_faults(spec: "SweepSpec") -> Iterator[Fault]:
         )
 
 
+def _case_faults(spec: "SweepSpec") -> Iterator[Fault]:
+    for i, case in enumerate(spec.resources.cases):
+        for key in case.when:
+            yield from no_such_field(f"resources.cases.{i}.when.{key}", key)
+
+
 def _table_faults(spec: "SweepSpec") -> Iterator[Fault]:
     table = spec.table
     assert table is not None
@@ -284,7 +291,8 @@ def _unfit(spec: "SweepSpec", config: RunConfig) -> Iterator[Fault]:
             f"must be 1 with `stop`, which looks at every epoch's kNN, got {config.eval.knn_every};"
             " set it in the base",
         )
-    workers, splits = spec.resources.workers, config.encoder.bn_splits
+    workers = spec.resources_of(config).workers
+    splits = config.encoder.bn_splits
     if splits % workers:  # and with the groups the batch divides
         yield Fault(
             "encoder.bn_splits",

@@ -80,7 +80,7 @@ def laptop(sweep: Tree) -> Tree:
         out["seeds"] = sweep["seeds"][:3]
     if isinstance(sweep.get("resources", {}), Mapping):
         one = {"workers": 1, "gpus_per_worker": 0, "cpus_per_worker": 1}
-        out["resources"] = merge(sweep.get("resources", {}), one)
+        out["resources"] = merge(sweep.get("resources", {}), {**one, "cases": []})
     if isinstance(budget := sweep.get("budget"), Mapping) and _count(budget.get("trials")):
         out["budget"] = {**budget, "trials": min(budget["trials"], 12)}
     if isinstance(table := sweep.get("table"), Mapping) and "baseline" in table:

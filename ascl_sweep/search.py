@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
 from ascl_sweep.agenda import Agenda, curves_of
-from ascl_sweep.cluster import Cluster, Node, NoResources, connected, look, resources_of_a_run
+from ascl_sweep.cluster import Cluster, Node, NoResources, connected, look
 from ascl_sweep.digest import digest_of
 from ascl_sweep.driver import Driver, End, Interrupts
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
@@ -24,7 +24,7 @@ from ascl_sweep.loggers import copies
 from ascl_sweep.places import Places
 from ascl_sweep.plan import planned_runs
 from ascl_sweep.rows import claims, complete_but_not_said
-from ascl_sweep.spec import Resources, SweepSpec
+from ascl_sweep.spec import SweepSpec
 
 if TYPE_CHECKING:
     from ray import ObjectRef, tune
@@ -50,11 +50,12 @@ def run_sweeps(
         agendas = [_record_plan(spec, ledger, writer) for spec in specs]
         if all(agenda.finished for agenda in agendas):
             return End.DONE
-        several = any(spec.resources.workers > 1 for spec in specs)
+        several = any(kind.workers > 1 for spec in specs for kind in spec.resources.kinds())
         display.note("starting Ray …" if address is None else f"connecting to Ray at {address} …")
         with connected(address, dashboard=several) as cluster:
             for spec in specs:
-                cluster.check(spec.resources)  # what can never run shows before anything does
+                for kind in spec.resources.kinds():
+                    cluster.check(kind)  # what can never run shows before anything does
             see = partial(look, cluster.scratch, private=cluster.private)
             shared = SharedData(see)
             ends: list[End] = []
@@ -160,7 +161,7 @@ def _tune(driver: Driver) -> None:
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler
     from ray.tune.search import Searcher
 
-    from ascl.worker import OneWorker, several_workers
+    from ascl.worker import OneWorker, any_workers
 
     class Runs(Searcher):
         """Hands out the agenda's runs."""
@@ -231,17 +232,17 @@ def _tune(driver: Driver) -> None:
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()
 
-    resources = driver.spec.resources
-    trainable = OneWorker if resources.workers == 1 else several_workers
+    # A process that the next run takes over saves seconds; one that starts others cannot be.
+    reused = all(kind.workers == 1 for kind in driver.spec.resources.kinds())
     tuner = tune.Tuner(
-        tune.with_resources(trainable, partial(_placement, resources)),
+        tune.with_resources(OneWorker if reused else any_workers, _placement),
         tune_config=tune.TuneConfig(
             search_alg=Runs(),
             scheduler=Gate(),  # type: ignore[no-untyped-call]
             num_samples=-1,
             trial_name_creator=_run_id,
             trial_dirname_creator=_run_id,
-            reuse_actors=resources.workers == 1,
+            reuse_actors=reused,
         ),
         run_config=tune.RunConfig(
             name=driver.spec.name,
@@ -250,9 +251,7 @@ def _tune(driver: Driver) -> None:
             callbacks=[Watch()],
             stop=Halt(),
             failure_config=tune.FailureConfig(max_failures=0),
-            checkpoint_config=tune.CheckpointConfig(
-                checkpoint_at_end=False if resources.workers == 1 else None
-            ),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False if reused else None),
         ),
     )
     try:
@@ -264,15 +263,17 @@ def _tune(driver: Driver) -> None:
         ) from error
 
 
-def _placement(resources: Resources, task: Mapping[str, Any]) -> "tune.PlacementGroupFactory":
+def _placement(task: Mapping[str, Any]) -> "tune.PlacementGroupFactory":
     """Where Tune is to put a run's trial."""
     from ray import tune
 
-    from ascl.worker import elsewhere
+    from ascl.worker import elsewhere, of_a_worker
 
-    avoid = task["avoid"] if resources.workers == 1 else ()  # of several, each worker avoids them
+    if task["workers"] > 1:  # its workers ask for their own; it stays off spot machines
+        return tune.PlacementGroupFactory([{"node:__internal_head__": 0.001}])
+    avoid = task["avoid"]
     where: dict[str, Any] = {"bundle_label_selector": [elsewhere(avoid)]} if avoid else {}
-    return tune.PlacementGroupFactory([dict(resources_of_a_run(resources))], **where)
+    return tune.PlacementGroupFactory([of_a_worker(task)], **where)
 
 
 def _attempt(trial: "Trial") -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """The sections of a sweep file, each with what it may say."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -16,7 +16,7 @@ from pydantic import (
 
 from ascl.config import Section
 from ascl_sweep.domains import one_of, the_one
-from ascl_sweep.space import Space
+from ascl_sweep.space import Cell, Space
 
 Metric = Literal[
     "probe_top1",
@@ -182,12 +182,43 @@ class TableConfig(Section):
     """The values that pick the arm the others are compared with."""
 
 
+GPUs = Annotated[float, AfterValidator(_whole_or_part), Field(ge=0, le=1024)]
+
+
+class Case(Section):
+    """What some runs of a sweep get instead; what it does not say stays."""
+
+    when: Annotated[dict[str, Any], Field(min_length=1)]
+    """Values of config keys that pick the runs; a list stands for any of its values."""
+    workers: int | None = Field(None, ge=1, le=4096)
+    gpus_per_worker: GPUs | None = None
+    cpus_per_worker: float | None = Field(None, gt=0, le=4096)
+
+
 class Resources(Section):
     workers: int = Field(1, ge=1, le=4096)
     """Processes that train one run together."""
-    gpus_per_worker: Annotated[float, AfterValidator(_whole_or_part)] = Field(0, ge=0, le=1024)
+    gpus_per_worker: GPUs = 0
     """A part of one, so that runs share a GPU, or a whole number."""
     cpus_per_worker: float = Field(1, gt=0, le=4096)
+    cases: list[Case] = Field(default_factory=list)
+    """Runs that get something else; of several cases that hold, the first counts."""
+
+    def of(self, config: Mapping[str, Any]) -> "Resources":
+        """What a run gets, by its config's values at dotted keys."""
+        for case in self.cases:
+            if Cell({}).matches(case.when, config):
+                return self._in(case)
+        return self.model_copy(update={"cases": []})
+
+    def kinds(self) -> list["Resources"]:
+        """All that runs of the sweep may get, each once."""
+        kinds = [self.model_copy(update={"cases": []})]
+        return kinds + [kind for kind in map(self._in, self.cases) if kind not in kinds]
+
+    def _in(self, case: Case) -> "Resources":
+        own = {key: value for key, value in case if key != "when" and value is not None}
+        return self.model_copy(update={"cases": [], **own})
 
 
 class Budget(Section):

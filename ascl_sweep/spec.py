@@ -92,6 +92,12 @@ class SweepSpec:
             tree = merge(tree, {"data": {**(tree.get("data") or {}), "holdout": holdout}})
         return merge(for_method(tree), tree) if self.scale == "laptop" else tree
 
+    def resources_of(self, config: RunConfig) -> Resources:
+        """What a run of the sweep gets."""
+        if not self.resources.cases:
+            return self.resources
+        return self.resources.of(flat(config.model_dump(mode="json")))
+
     @cached_property
     def base_values(self) -> dict[str, Any]:
         """What a run without changes has at every dotted key; what is given, if it cannot run."""

@@ -18,7 +18,7 @@ from ascl.views import (
     colour_views,
     crop_boxes,
     crop_views,
-    distort,
+    distort_,
     draw_view,
     make_view,
     normalise_,
@@ -67,7 +67,8 @@ def test_crops_are_torchvisions_resized_crops(side: int, size: int) -> None:
 def test_colour_distortion_is_torchvisions_in_each_samples_order() -> None:
     images = pictures(200).float() / 255
     _, draw = drawn(200, seed=2)
-    ours = distort(images.clone(), draw)
+    ours = images.clone()
+    distort_(ours, torch.arange(len(ours)), draw)
     for i in range(200):
         x = images[i]
         for op in draw.order[i].tolist():

@@ -8,7 +8,10 @@ import pyarrow.fs
 import pytest
 import torch
 from ray.exceptions import ActorDiedError
-from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+from ray.train.v2._internal.exceptions import (
+    UserExceptionWithTraceback,
+    WorkerHealthCheckFailedError,
+)
 
 from ascl.checkpoint import CHECKPOINT
 from ascl.data import load_data
@@ -146,6 +149,7 @@ def test_a_worker_takes_one_run_after_the_other(
     "error",
     [
         ActorDiedError(),
+        WorkerHealthCheckFailedError("A worker health check failed.", failure=ActorDiedError()),
         torch.distributed.DistBackendError("NCCL communicator was aborted"),
         RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"),
         ConnectionResetError(104, "Connection reset by peer"),

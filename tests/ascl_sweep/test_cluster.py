@@ -73,6 +73,36 @@ def test_what_is_promised_is_there(
             there.check(wanted)
 
 
+def test_runs_of_other_kinds_take_their_share() -> None:
+    there = cluster((8, 4), (8, 4))
+    large, quarter = resources(workers=4, gpus=1), resources(cpus=0.5, gpus=0.25)
+    assert there.room(large) == 2 and there.room(quarter) == 32
+    assert there.room(quarter, taken=[large]) == 16
+    assert there.room(large, taken=[quarter]) == 1, "seven whole GPUs are left"
+    assert there.room(large, taken=[quarter] * 4) == 1, "four quarters make one"
+    assert there.room(large, taken=[large, quarter]) == 0
+    assert there.room(resources(cpus=8), taken=[large, quarter]) == 0
+
+
+GPUS = st.sampled_from([0, 0.25, 0.5, 1, 2])
+KINDS = st.builds(resources, st.integers(1, 4), st.sampled_from([0.5, 1, 2]), GPUS)
+MACHINES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), min_size=1, max_size=4)
+
+
+@given(nodes=MACHINES, wanted=KINDS, taken=st.lists(KINDS, max_size=4))
+def test_what_is_promised_beside_other_runs_is_there(
+    nodes: list[tuple[float, float]], wanted: Resources, taken: list[Resources]
+) -> None:
+    there = cluster(*nodes)
+    room = there.room(wanted, taken=taken)
+    assert 0 <= room <= there.room(wanted)
+    if room:
+        every = [*taken, *[wanted] * room]
+        cpus, gpus = there.total()
+        assert sum(kind.workers * kind.cpus_per_worker for kind in every) <= cpus
+        assert sum(kind.workers * kind.gpus_per_worker for kind in every) <= gpus
+
+
 def test_machines_that_are_left_out_offer_no_room() -> None:
     there = cluster((2, 0), (2, 0), (4, 0))
     assert there.room(resources()) == 8

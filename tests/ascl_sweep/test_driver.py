@@ -23,16 +23,16 @@ EPOCHS = 9
 
 
 class World:
-    """A cluster of machines with one CPU each, and a sweep of four runs on it."""
+    """A cluster of like machines, and a sweep of four runs on it."""
 
-    def __init__(self, folder: Path, *machines: str, text: str = GRID) -> None:
-        self.machines = list(machines)
+    def __init__(self, folder: Path, *machines: str, text: str = GRID, gpus: int = 0) -> None:
+        self.machines, self.gpus = list(machines), gpus
         self.folder, self.spec = folder, spec_of(text, file="it.yaml")
         self.said = io.StringIO()
         self.ledger = Ledger(folder / "store")
 
     def cluster(self) -> Cluster:
-        nodes = tuple(Node(name, cpus=1, gpus=0) for name in self.machines)
+        nodes = tuple(Node(name, cpus=1 + self.gpus, gpus=self.gpus) for name in self.machines)
         return Cluster(nodes, self.folder, private=False)
 
     @contextmanager
@@ -97,6 +97,12 @@ def look(driver: Driver) -> None:
     """As if the time had come to look at the cluster again."""
     driver._looked = -1e9
     driver.tick()
+
+
+def take_back(driver: Driver) -> None:
+    """As if nobody had been handed anything."""
+    for run_id in list(driver.agenda.running):
+        driver._put_back(run_id)
 
 
 def test_a_run_is_running_once_its_worker_is_there(tmp_path: Path) -> None:
@@ -210,10 +216,10 @@ def test_a_broken_machine_is_named_and_gets_no_more_runs(tmp_path: Path) -> None
             worker.fail(f"a dead GPU, {i}")
             assert Worker(driver, "good").task["avoid"] == ["broken0123"]
             look(driver)
-            driver.agenda.running.clear()
+            take_back(driver)
         assert driver.places.room == 1
         assert driver.next() is not None
-        driver.agenda.running.clear()
+        take_back(driver)
 
     with pytest.raises(NoResources, match="Ray ended before the sweep did"):
         world.run(script)
@@ -278,3 +284,55 @@ def test_a_cluster_without_machines_is_waited_for_and_then_given_up(
     assert "failed" not in world.states()
     world.machines.append("a")
     assert world.run(lambda driver: finish_all(driver, "a")) is End.DONE
+
+
+MIXED = """
+resources:
+  gpus_per_worker: 0.25
+  cpus_per_worker: 0.25
+  cases:
+    - {when: {encoder.bn_splits: 8}, workers: 8, gpus_per_worker: 1, cpus_per_worker: 1}
+"""
+
+
+def mixed(*splits: int) -> str:
+    """Runs of eight workers with a GPU each for bn_splits 8, a quarter of a GPU for the others."""
+    base = GRID[: GRID.index("space:")].replace("batch_size: 16", "batch_size: 40")
+    return f"{base}space: {{grid: {{encoder.bn_splits: {list(splits)}}}}}\n{MIXED}"
+
+
+def test_large_and_small_runs_of_one_sweep_share_the_machines(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b", "c", text=mixed(8, 1, 2, 4, 5), gpus=4)
+
+    def script(driver: Driver) -> None:
+        large = Worker(driver, "a").begin()
+        small = [Worker(driver, "c") for _ in range(4)]
+        assert large.task["workers"] == 8 and large.task["gpus_per_worker"] == 1
+        assert {worker.task["gpus_per_worker"] for worker in small} == {0.25}
+        large.finish()
+        for worker in small:
+            worker.begin().finish()
+
+    assert world.run(script) is End.DONE
+    rows = world.ledger.runs().values()
+    assert sorted(row.workers for row in rows) == [1, 1, 1, 1, 8]
+
+
+def test_small_runs_do_not_overtake_a_large_one_that_waits_for_its_place(tmp_path: Path) -> None:
+    world = World(tmp_path, "a", "b", text=mixed(1, 8, 2, 4), gpus=4)
+
+    def script(driver: Driver) -> None:
+        first = Worker(driver, "a").begin()
+        assert driver.next() is None, "beside it there are not eight whole GPUs"
+        first.finish()
+        large = Worker(driver, "a")
+        assert large.task["workers"] == 8
+        world.machines.append("c")
+        look(driver)
+        assert driver.next() is None, "there would be room for them, but it has not begun"
+        large.begin()
+        Worker(driver, "c").begin().finish()
+        large.finish()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.DONE

@@ -479,6 +479,38 @@ def test_an_override_of_a_sweeps_section_replaces_what_it_names() -> None:
     assert read(SEARCH, "stop={median: {grace: 3}}").stop == StopConfig("median", grace=3)
 
 
+CASES = {
+    "space": grid(data__name=["cifar10", "imagenet"]),
+    "resources": {
+        "gpus_per_worker": 0.25,
+        "cases": [{"when": {"data.name": "imagenet"}, "workers": 8, "gpus_per_worker": 1}],
+    },
+}
+
+
+def test_runs_of_one_sweep_may_get_what_each_needs() -> None:
+    spec = read(CASES)
+    small, large = (spec.resources_of(spec.config(c.changes, seed=0)) for c in spec.cells())
+    assert (small.workers, small.gpus_per_worker) == (1, 0.25)
+    assert (large.workers, large.gpus_per_worker, large.cpus_per_worker) == (8, 1, 1)
+    assert spec.resources.kinds() == [small, large]
+
+
+def test_a_laptop_gives_every_run_the_same() -> None:
+    spec = read(CASES, scale="laptop")
+    (only,) = spec.resources.kinds()
+    assert (only.workers, only.gpus_per_worker) == (1, 0)
+
+
+def test_a_case_looks_at_keys_that_there_are_and_its_workers_must_share_the_groups() -> None:
+    assert faults({"resources": {"cases": [{"when": {"data.nam": "x"}, "workers": 2}]}}) == [
+        "s.yaml:5: resources.cases.0.when.data.nam: no such field (did you mean 'data.name'?)"
+    ]
+    three = {"when": {"data.name": "imagenet"}, "workers": 3}
+    (fault,) = faults({**CASES, "resources": {"cases": [three]}})
+    assert "got encoder.bn_splits=8, resources.workers=3; try 9" in fault
+
+
 def test_an_axis_can_be_changed_or_added() -> None:
     sweep = {"space": grid(optim__lr=[0.1])}
     spec = read(sweep, "space.grid.optim.lr=[0.2]", "space.grid.batch_size=[64, 128]")

@@ -97,6 +97,37 @@ def test_a_run_of_two_workers_moves_when_one_of_its_machines_is_lost(
     assert numbers(store) == expected
 
 
+MIXED = (
+    GRID.replace("name: grid", "name: mixed").replace("epochs: 5", "epochs: 8")
+    + """
+resources:
+  gpus_per_worker: 0.25
+  cpus_per_worker: 0.25
+  cases:
+    - {when: {method.target_temperature: 0.02}, workers: 2, gpus_per_worker: 1}
+"""
+)
+
+
+def test_runs_of_several_machines_and_of_a_part_of_a_gpu_train_side_by_side(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """Two workers on the GPUs of two machines, and quarters of a third machine's; all pretended."""
+    for _ in range(3):
+        cluster.add_node(num_cpus=1, num_gpus=1)
+    store, log = tmp_path / "store", tmp_path / "log"
+    driver = begin(cluster, write(tmp_path, MIXED), store, log)
+    assert driver.wait(600) == 0, log.read_text()
+    rows = Ledger(store).runs().values()
+    large = [row for row in rows if row.workers == 2]
+    small = [row for row in rows if row.workers == 1]
+    assert [row.state for row in (*large, *small)] == ["done"] * 4
+    assert {row.config["method.target_temperature"] for row in large} == {0.02}
+    assert any(a.started < b.ended and b.started < a.ended for a in large for b in small), (
+        "some of them trained at the same time"
+    )
+
+
 BROKEN = """
 import sys
 
