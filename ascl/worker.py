@@ -16,11 +16,11 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
@@ -36,12 +36,16 @@ from ascl.memory import keep_freed
 from ascl.patience import patiently
 from ascl.train import Diverged, Run, build
 
+if TYPE_CHECKING:
+    from ray.train.v2._internal.execution.worker_group import WorkerGroup
+    from ray.train.v2.api.callback import RayTrainCallback
+
 LOG, BEST = "log.txt", "best.pt"
 Message = dict[str, Any]
 
 
 def begun(nodes: list[str]) -> Message:
-    """A run's first message: its workers are there, on these machines."""
+    """A run's first message: its workers are there, by rank on these machines."""
     return {"state": "begun", "host": socket.gethostname(), "nodes": nodes, "done": False}
 
 
@@ -299,15 +303,31 @@ def any_workers(task: dict[str, Any]) -> None:
 
 def several_workers(task: dict[str, Any]) -> None:
     """A run on several workers: Ray Train inside a Tune trial."""
-    from ray.train import RunConfig as TrainRunConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.callback import RayTrainCallback
     from ray.train.v2.api.config import FailureConfig, ScalingConfig
+    from ray.train.v2.api.config import RunConfig as TrainRunConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
+    from ray.train.v2.torch.torch_trainer import TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
+    to_tune = TuneReportCallback()  # type: ignore[no-untyped-call]
+
+    class Trainer(TorchTrainer):
+        def _create_default_callbacks(self) -> list[RayTrainCallback]:
+            # First, so that it knows of the workers before anything can fail.
+            tell = to_tune._training_actor_item_queue.put
+            return [of_the_group(tell), *super()._create_default_callbacks()]
+
+    def rank(task: dict[str, Any]) -> None:
+        # Sent as it stands, not by its name: a machine on which our code cannot be loaded then
+        # shows as a failure of the rank there.
+        from ascl.worker import of_a_rank
+
+        of_a_rank(task)
+
     avoid = task["avoid"]
-    trainer = TorchTrainer(
-        _rank,
+    trainer = Trainer(
+        rank,
         train_loop_config=task,
         scaling_config=ScalingConfig(
             num_workers=task["workers"],
@@ -318,7 +338,7 @@ def several_workers(task: dict[str, Any]) -> None:
         run_config=TrainRunConfig(
             name=task["run_id"],  # stable, so that a retried trial finds its own
             storage_path=task["scratch"],
-            callbacks=[TuneReportCallback()],  # type: ignore[no-untyped-call, list-item]
+            callbacks=[to_tune],
             # Trying again is the driver's to decide: here a run would wait for machines that may
             # never come, while others could use those that are there.
             failure_config=FailureConfig(
@@ -333,8 +353,30 @@ def several_workers(task: dict[str, Any]) -> None:
         own = {rank: failure for rank, failure in failures.items() if not went_away(failure)}
         if not own:
             raise  # seen by Tune as a trial that died, and so by the driver
-        rank, cause = next(iter(own.items()))
-        tune.report({"state": "failed", "error": sentence(cause), "rank": rank, "done": True})
+        where, cause = next(iter(own.items()))
+        tune.report({"state": "failed", "error": sentence(cause), "rank": where, "done": True})
+
+
+def of_the_group(tell: Callable[[Message], None]) -> "RayTrainCallback":
+    """Says on which machines a run's workers are, and frees them if it fails before it trains.
+
+    Ray 2.60 forgets them if one dies, or cannot reach the others, while they are made one group:
+    what they hold would be lost to the sweep for good.
+    """
+    from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+    class OfTheGroup(WorkerGroupCallback, ControllerCallback):
+        group: "WorkerGroup | None" = None
+
+        def after_worker_group_start(self, worker_group: "WorkerGroup") -> None:
+            self.group = worker_group
+            tell(begun([worker.metadata.node_id for worker in worker_group.get_workers()]))
+
+        async def before_controller_shutdown(self) -> None:
+            if self.group and self.group.has_started():
+                self.group.shutdown()  # type: ignore[no-untyped-call]
+
+    return OfTheGroup()
 
 
 def of_a_worker(task: Mapping[str, Any]) -> dict[str, float]:
@@ -365,11 +407,9 @@ _PEER_GONE = re.compile(
 )
 
 
-def _rank(task: dict[str, Any]) -> None:
+def of_a_rank(task: dict[str, Any]) -> None:
+    """What each worker of a run does."""
     import ray.train
 
-    nodes: list[str] = [""] * distributed.world_size()
-    torch.distributed.all_gather_object(nodes, node_id())
-    ray.train.report(begun(nodes))
     for message in messages(task):
         ray.train.report(message)

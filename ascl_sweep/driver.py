@@ -227,7 +227,7 @@ class Driver:
             return
         self._leave_out(self.places.died(run_id))
         self._put_back(run_id)
-        self.display.lost(self.rows[run_id], "its process or machine went away")
+        self.display.lost(self.rows[run_id], f"its process or machine went away ({error})")
 
     def _failed(self, run_id: str, result: Mapping[str, Any]) -> None:
         """A run has failed; it may have been the machine's fault, if there are others."""

@@ -124,7 +124,7 @@ class Display:
                 text += f", linear probe {percent(row.probe_top1)}"
             text += f", {duration(row.train_seconds + row.eval_seconds)}"
         self._say(text)
-        if row.state == "failed" and row.log:
+        if tail and row.log:
             self._say(f"  its output is in {escape(row.log)}")
             for line in tail:
                 self._say(f"  [dim]│ {escape(line)}[/]")

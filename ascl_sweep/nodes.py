@@ -5,7 +5,7 @@ that were not fetched there). It is tried once more on another; a machine on whi
 in a row, while runs get on elsewhere, is left out.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ class Nodes:
     _in_a_row: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     _good: set[str] = field(default_factory=set)
     _failed_on: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _failures: Counter[str] = field(default_factory=Counter)
 
     def got_on(self, node: str) -> set[str]:
         """A run has finished an epoch there; which machines are left out for it, from now on."""
@@ -31,6 +32,7 @@ class Nodes:
     def failed(self, run_id: str, nodes: Iterable[str]) -> set[str]:
         """A run has failed there; which machines are left out for it, from now on."""
         nodes = set(nodes)
+        self._failures[run_id] += 1
         self._failed_on[run_id] |= nodes
         return self.died(nodes)
 
@@ -49,8 +51,8 @@ class Nodes:
 
     def another(self, run_id: str, there: Collection[str]) -> bool:
         """Whether a failed run deserves a second try: there is a machine it has not failed on."""
-        failed = self._failed_on.get(run_id, set())
-        return len(failed) == 1 and bool(set(there) - failed - self.left_out)
+        others = set(there) - self._failed_on.get(run_id, set()) - self.left_out
+        return self._failures[run_id] == 1 and bool(others)
 
     def avoided_by(self, run_id: str) -> frozenset[str]:
         """The machines that a run is not to be put on."""

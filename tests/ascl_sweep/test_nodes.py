@@ -59,6 +59,14 @@ def test_a_failed_run_is_tried_once_more_and_not_where_it_failed() -> None:
     assert not nodes.another("x", ["a", "b", "c"]), "twice is the run's own fault"
 
 
+def test_a_run_that_fails_twice_in_one_place_is_not_tried_for_ever() -> None:
+    """One of several workers may have no room but where it failed."""
+    nodes = Nodes()
+    nodes.failed("x", ["a"])
+    nodes.failed("x", ["a"])
+    assert not nodes.another("x", ["a", "b"])
+
+
 def test_a_failure_counts_only_where_it_happened() -> None:
     nodes = Nodes()
     nodes.got_on("good")

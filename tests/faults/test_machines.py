@@ -97,35 +97,51 @@ def test_a_run_of_two_workers_moves_when_one_of_its_machines_is_lost(
     assert numbers(store) == expected
 
 
-MIXED = (
-    GRID.replace("name: grid", "name: mixed").replace("epochs: 5", "epochs: 8")
-    + """
-resources:
-  gpus_per_worker: 0.25
-  cpus_per_worker: 0.25
-  cases:
-    - {when: {method.target_temperature: 0.02}, workers: 2, gpus_per_worker: 1}
-"""
-)
-
-
-def test_runs_of_several_machines_and_of_a_part_of_a_gpu_train_side_by_side(
+def test_runs_of_several_machines_and_small_ones_train_side_by_side(
     tmp_path: Path, cluster: Cluster
 ) -> None:
-    """Two workers on the GPUs of two machines, and quarters of a third machine's; all pretended."""
+    mixed = (
+        GRID.replace("epochs: 5", "epochs: 8")
+        + """
+resources:
+  cpus_per_worker: 0.25
+  cases:
+    - {when: {method.target_temperature: 0.02}, workers: 2, cpus_per_worker: 1}
+"""
+    )
     for _ in range(3):
-        cluster.add_node(num_cpus=1, num_gpus=1)
+        cluster.add_node(num_cpus=1)
     store, log = tmp_path / "store", tmp_path / "log"
-    driver = begin(cluster, write(tmp_path, MIXED), store, log)
+    driver = begin(cluster, write(tmp_path, mixed), store, log)
     assert driver.wait(600) == 0, log.read_text()
     rows = Ledger(store).runs().values()
     large = [row for row in rows if row.workers == 2]
     small = [row for row in rows if row.workers == 1]
     assert [row.state for row in (*large, *small)] == ["done"] * 4
     assert {row.config["method.target_temperature"] for row in large} == {0.02}
-    assert any(a.started < b.ended and b.started < a.ended for a in large for b in small), (
-        "some of them trained at the same time"
+    together = [(a, b) for a in large for b in small if a.started < b.ended and b.started < a.ended]
+    assert together, "some of them trained at the same time"
+
+
+def test_workers_that_cannot_be_made_a_group_give_back_what_they_held(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """Pretended GPUs: there is no NCCL without real ones, but a part of one needs none."""
+    text = (
+        GRID.replace("seeds: [0, 1]", "seeds: [0]")
+        + """
+resources:
+  gpus_per_worker: 0.5
+  cases:
+    - {when: {method.target_temperature: 0.02}, workers: 2, gpus_per_worker: 1}
+"""
     )
+    cluster.add_node(num_cpus=2, num_gpus=2)
+    store, log = tmp_path / "store", tmp_path / "log"
+    driver = begin(cluster, write(tmp_path, text), store, log)
+    assert driver.wait(600) == 1, log.read_text()
+    assert states(store) == ["done", "failed"], "the small run had a place after the large one"
+    assert "CUDA" in log.read_text()
 
 
 BROKEN = """
@@ -158,6 +174,24 @@ def test_a_machine_on_which_runs_keep_failing_is_left_out(tmp_path: Path, cluste
     assert f"node {bad.node_id[:8]}" in said
     # A fourth may be on its way there when the third fails.
     assert 3 <= said.count("libbroken.so") <= 4, "after three failures it got no more runs"
+
+
+def test_runs_of_two_workers_go_on_elsewhere_if_a_machine_breaks_them(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """There our code cannot even be loaded, so that its ranks never come to say anything."""
+    (tmp_path / "site").mkdir()
+    broken = BROKEN.replace("ascl.methods.moco", "ascl.worker")
+    (tmp_path / "site" / "sitecustomize.py").write_text(broken)
+    store, log = tmp_path / "store", tmp_path / "log"
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    cluster.add_node(num_cpus=2, env_vars={"PYTHONPATH": path})  # both workers like to be on one
+    cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1)
+    driver = begin(cluster, write(tmp_path, TWO_WORKERS), store, log)
+    assert driver.wait(900) == 0, log.read_text()
+    assert states(store) == ["done"] * 2
+    assert "libbroken.so: cannot open shared object file; trying it on" in log.read_text()
 
 
 def test_runs_ask_an_autoscaler_for_the_machines_they_lack(
