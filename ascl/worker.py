@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import torch
 from ray import tune
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from ascl import distributed
 from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in, write_atomically
@@ -251,8 +251,15 @@ def load_packed(name: str, root: str, train_size: int | None, holdout: float) ->
 
 
 def shared_data(task: Mapping[str, Any]) -> Data | None:
-    reference = task.get("data")
-    return None if reference is None else unpack(ray.get(reference["ref"]))
+    """The images that are held for all runs; None if a run is to load its own."""
+    if (reference := task.get("data")) is None:
+        return None
+    try:
+        return unpack(ray.get(reference["ref"]))
+    except RayTaskError as error:
+        # It may be the fault of the machine that loaded them; if not, loading shows it again.
+        print(f"the images could not be shared ({sentence(error)}); loading them here")
+        return None
 
 
 # ---------------------------------------------------------------- one worker
@@ -373,7 +380,7 @@ def of_the_group(tell: Callable[[Message], None]) -> "RayTrainCallback":
             tell(begun([worker.metadata.node_id for worker in worker_group.get_workers()]))
 
         async def before_controller_shutdown(self) -> None:
-            if self.group and self.group.has_started():
+            if self.group is not None and self.group.has_started():
                 self.group.shutdown()  # type: ignore[no-untyped-call]
 
     return OfTheGroup()

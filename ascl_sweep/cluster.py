@@ -40,6 +40,7 @@ QUIET = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
     "TUNE_WARN_THRESHOLD_S": "1000",
 }
+DASHBOARD_SECONDS = 90.0  # that a busy machine may take to start one
 ROUNDING = 1e-9  # thirds of a CPU must add up to one
 PRIVATE = {
     "RAY_AUTH_MODE": "token",
@@ -283,7 +284,8 @@ def _check_dashboard() -> None:
     import ray
     from ray.util.state import list_nodes
 
-    for _ in range(20):
+    end = time.monotonic() + DASHBOARD_SECONDS
+    while time.monotonic() < end:
         # It names no common base for what it raises while the dashboard starts, or is not there.
         with contextlib.suppress(Exception):
             # Left to itself it asks the Ray that was started last on this machine.

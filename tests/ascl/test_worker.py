@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.fs
 import pytest
 import torch
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     UserExceptionWithTraceback,
     WorkerHealthCheckFailedError,
@@ -167,6 +167,18 @@ def test_a_rank_whose_peer_is_gone_did_not_fail_by_itself(error: Exception) -> N
 def test_a_rank_that_fails_by_itself_is_not_taken_for_gone(error: Exception) -> None:
     assert not went_away(UserExceptionWithTraceback(error, "Traceback"))
     assert "Traceback" not in sentence(UserExceptionWithTraceback(error, "Traceback"))
+
+
+def test_images_that_another_machine_could_not_load_are_loaded_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(reference: object) -> None:
+        raise RayTaskError("load_packed", "Traceback", ImportError("libbroken.so"))
+
+    monkeypatch.setattr("ascl.worker.ray.get", broken)
+    told = list(messages(task(tmp_path / "a", data={"ref": None})))
+    assert losses(told) == losses(list(messages(task(tmp_path / "b"))))
+    assert "could not be shared (ImportError: libbroken.so)" in capsys.readouterr().out
 
 
 def test_a_remote_store_gets_the_checkpoint_and_gives_it_back(tmp_path: Path) -> None:
