@@ -100,7 +100,7 @@ def test_quick_commands_do_not_load_what_is_slow(
     [
         ("pyarrow", {"ledger", "parquet", "store"}),
         ("optuna", {"proposals", "study"}),
-        ("ray", {"search", "cluster", "stopping", "jobs", "checks"}),
+        ("ray", {"search", "cluster", "stopping", "jobs", "dashboard", "probes"}),
         ("matplotlib", {"draw"}),
         ("sklearn", {"tsne"}),
     ],

@@ -52,7 +52,10 @@ def doctor(
 ) -> None:
     """Look whether sweeps can run, and say what must be mended: a line each, ok or fix."""
     with sentences():
-        from ascl_sweep.checks import Wants, check_cluster, check_here, datasets_of
+        from ascl_sweep.checks.here import check_here
+        from ascl_sweep.checks.machine import Wants
+        from ascl_sweep.checks.probes import check_cluster
+        from ascl_sweep.checks.sweeps import datasets_of
         from ascl_sweep.cli.look import load_specs
 
         if address is not None and start_ray:

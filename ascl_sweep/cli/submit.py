@@ -109,7 +109,7 @@ def submit(
 
 def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
     """What to change so that a cluster finds the datasets; raises ValueError if nobody says."""
-    from ascl_sweep.checks import datasets_of
+    from ascl_sweep.checks.sweeps import datasets_of
 
     lost = [
         (name, root)

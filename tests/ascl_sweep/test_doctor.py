@@ -16,25 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from ascl_sweep import checks
-from ascl_sweep.checks import (
-    PACKAGES,
-    SKEW_SECONDS,
-    Check,
-    Facts,
-    Gpu,
-    Skew,
-    datasets_of,
-    leave_in,
-    of_clock,
-    of_dashboard,
-    of_machine,
-    of_sweeps,
-    of_versions,
-    skew,
-    store_fault,
-    take_away,
-)
+from ascl_sweep.checks import Check, here, machine
+from ascl_sweep.checks.clocks import SKEW_SECONDS, Skew, of_clock, skew
+from ascl_sweep.checks.dashboard import of_dashboard
+from ascl_sweep.checks.machine import Facts, Gpu, of_machine
+from ascl_sweep.checks.packages import PACKAGES, of_versions
+from ascl_sweep.checks.stores import leave_in, store_fault, take_away
+from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
 from ascl_sweep.cli import app
 from ascl_sweep.cluster import Cluster, Node
 from ascl_sweep.spec import spec_of
@@ -236,8 +224,8 @@ def test_bad_usage_is_no_fault_of_the_machine(ask: Ask, words: list[str], senten
 def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_devices", lambda: (None, ()))
-    monkeypatch.setattr(checks, "gpus_of_system", lambda: 2)
+    monkeypatch.setattr(machine, "_devices", lambda: (None, ()))
+    monkeypatch.setattr(here, "gpus_of_system", lambda: 2)
     said = ask("doctor")
     assert said.exit_code == 4
     assert "fix GPUs: PyTorch sees 0 of 2 (PyTorch for the CPU only); install" in said.stdout
