@@ -40,13 +40,16 @@ QUIET = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the ledger is the only state
     "TUNE_WARN_THRESHOLD_S": "1000",
 }
-DASHBOARD_SECONDS = 90.0  # that a busy machine may take to start one
-ROUNDING = 1e-9  # thirds of a CPU must add up to one
+JOINING = {
+    "RAY_gcs_server_port_wait_time_s": "3",  # attempts of some 40 s each; `knock` was answered
+}
 PRIVATE = {
     "RAY_AUTH_MODE": "token",
     # Named for what it is for elsewhere: here it keeps every socket on the loopback interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
+DASHBOARD_SECONDS = 90.0  # that a busy machine may take to start one
+ROUNDING = 1e-9  # thirds of a CPU must add up to one
 
 
 class NoResources(RuntimeError):
@@ -178,7 +181,11 @@ class _Free:
 def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
     """A private Ray, or the one at `address`; `dashboard` if early stopping will need it."""
     assert "ray" not in sys.modules, "Ray reads its settings when it is loaded"
-    for key, value in (QUIET if address else QUIET | PRIVATE).items():
+    if address is not None:
+        from ascl_sweep.knock import knock
+
+        address = knock(address)
+    for key, value in (QUIET | (JOINING if address else PRIVATE)).items():
         os.environ.setdefault(key, value)
     clean_up_after_killed_drivers()
     scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_tmp()))
@@ -212,8 +219,7 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             where = f"at {address}" if address else "on this machine"
             reason = str(error).strip().splitlines()[0]
             raise NoResources(
-                f"Ray {where} could not be reached ({reason}); see `ray status`, or leave out "
-                "--address for a private one"
+                f"Ray {where} could not be joined ({reason}); see `ray status` there"
                 if address
                 else f"Ray could not be started {where} ({reason}); see `ascl-sweep doctor`"
             ) from error

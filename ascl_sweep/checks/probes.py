@@ -1,10 +1,8 @@
 """Every node of a Ray cluster, asked through a small process of ours on each."""
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascl_sweep.checks import Check
@@ -28,25 +26,16 @@ SEE_GPUS = {
 }
 
 
-def use_token() -> None:
-    """Show our token to a cluster that is named by its address: Ray itself does so for `auto`."""
-    given = any(os.environ.get(key) for key in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if given or (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-
 def check_cluster(
     address: str, specs: Sequence["SweepSpec"], wants: Wants, say: Callable[[str], None]
 ) -> Iterator[Check]:
     """Every node of a Ray cluster."""
-    use_token()
     say(f"connecting to Ray at {address} …")
-    way_out = "see that the token in ~/.ray/auth_token is the cluster's"
     try:
         with connected(address, dashboard=False) as cluster:
             yield from _check_nodes(cluster, specs, wants, say)
-    except NoResources as error:
-        yield Check("Ray", str(error), False, way_out)
+    except NoResources as error:  # a sentence with its own way out
+        yield Check("Ray", str(error), False)
     except Exception as error:
         from ray.exceptions import RayError  # not above: `connected` must be the first to load Ray
 

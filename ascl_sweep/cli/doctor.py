@@ -57,9 +57,12 @@ def doctor(
         from ascl_sweep.checks.probes import check_cluster
         from ascl_sweep.checks.sweeps import datasets_of
         from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.knock import Door
 
         if address is not None and start_ray:
             raise ValueError("--ray starts a private Ray, and --address asks one that is there")
+        if address not in (None, "auto"):
+            Door.of(address)  # a typo is no fault of the cluster
         specs = load_specs(files or [], overrides or [], scale)
         wanted = [pair for spec in specs for pair in datasets_of(spec)]
         if dataset is not None:

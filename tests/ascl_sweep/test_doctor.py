@@ -25,6 +25,7 @@ from ascl_sweep.checks.stores import leave_in, store_fault, take_away
 from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
 from ascl_sweep.cli import app
 from ascl_sweep.cluster import Cluster, Node
+from ascl_sweep.jobs import free_port
 from ascl_sweep.spec import spec_of
 from tests.sweeps import GRID, command, descendants, environment, kill, title, wait_until
 
@@ -214,6 +215,8 @@ def test_json_says_the_same(ask: Ask) -> None:
         (["--data", "mnist"], "no dataset named 'mnist'"),
         (["none.yaml"], "none.yaml: cannot be read"),
         (["--ray", "--address", "auto"], "--ray starts a private Ray, and --address asks one"),
+        (["--address", "nonsense"], "must be auto, HOST:PORT of its head"),
+        (["--address", ""], "must be auto, HOST:PORT of its head"),
     ],
 )
 def test_bad_usage_is_no_fault_of_the_machine(ask: Ask, words: list[str], sentence: str) -> None:
@@ -229,6 +232,24 @@ def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(
     said = ask("doctor")
     assert said.exit_code == 4
     assert "fix GPUs: PyTorch sees 0 of 2 (PyTorch for the CPU only); install" in said.stdout
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:PORT", "ray://127.0.0.1:PORT"])
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path, address: str) -> None:
+    address = address.replace("PORT", str(free_port()))
+    said = subprocess.run(
+        command("doctor", "--address", address),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,  # Ray alone asks for a quarter of an hour
+    )
+    assert said.returncode == 4
+    (line,) = said.stdout.splitlines()
+    assert line.startswith("fix Ray: nothing answers at ") and "Connection refused" in line
+    connecting, sorry = said.stderr.splitlines()
+    assert connecting == f"connecting to Ray at {address} …"
+    assert sorry == "error: Ray must be mended first"
 
 
 @pytest.mark.slow
