@@ -1,9 +1,7 @@
 """A sweep whose store is on S3, by the real command: moto's server plays S3 on this machine."""
 
 import json
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 from pyarrow.fs import FileSystem, copy_files
 
 from ascl_sweep.ledger import Ledger, LedgerBusy
+from tests.s3 import S3, serving
 from tests.sweeps import (
     GRID,
     ascl_sweep,
@@ -28,52 +27,9 @@ from tests.sweeps import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@dataclass(frozen=True)
-class Remote:
-    """A bucket on a server that speaks S3."""
-
-    endpoint: str
-
-    def address(self, folder: str, options: str = "") -> str:
-        return f"s3://bucket/{folder}?endpoint_override={self.endpoint}&scheme=http{options}"
-
-
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    port = _free_port()
-    log = tmp_path_factory.mktemp("moto") / "log"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(command, stdout=out, stderr=out) as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        try:
-            patch.setenv("AWS_ACCESS_KEY_ID", "anyone")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
-            patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-            wait_until(lambda: _answers(port), log, seconds=120)
-            made = Remote(f"127.0.0.1:{port}")
-            make_bucket(made)
-            yield made
-        finally:
-            server.kill()
-
-
-def make_bucket(remote: Remote) -> None:
-    address = remote.address("", "&allow_bucket_creation=true")
-    FileSystem.from_uri(address)[0].create_dir("bucket")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    yield from serving(tmp_path_factory.mktemp("s3"))
 
 
 @dataclass(frozen=True)
@@ -87,7 +43,7 @@ class Disturbed:
 
 
 @pytest.fixture(scope="module")
-def disturbed(remote: Remote, tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
+def disturbed(remote: S3, tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     folder = tmp_path_factory.mktemp("disturbed")
     store, path, log = remote.address("results"), write(folder, GRID), folder / "log"
     driver = start("run", path, "--store", store, log=log)
@@ -146,7 +102,7 @@ def test_what_reads_a_store_reads_one_on_s3(disturbed: Disturbed, tmp_path: Path
     assert "| 2/2 |" in (tmp_path / "report.md").read_text()
 
 
-def test_gc_frees_what_it_is_told_to_on_s3(disturbed: Disturbed, remote: Remote) -> None:
+def test_gc_frees_what_it_is_told_to_on_s3(disturbed: Disturbed, remote: S3) -> None:
     store = remote.address("copy")
     s3, source = FileSystem.from_uri(disturbed.store)
     copy_files(source, "bucket/copy", s3, s3)
@@ -158,7 +114,7 @@ def test_gc_frees_what_it_is_told_to_on_s3(disturbed: Disturbed, remote: Remote)
     assert ledger.work_ids() == [] and len(ledger.runs()) == 4
 
 
-def test_one_writer_at_a_time_holds_a_lease_on_s3(remote: Remote) -> None:
+def test_one_writer_at_a_time_holds_a_lease_on_s3(remote: S3) -> None:
     ledger = Ledger(remote.address("lease"))
     with ledger.writer():
         assert ledger.driver() is not None
@@ -167,7 +123,7 @@ def test_one_writer_at_a_time_holds_a_lease_on_s3(remote: Remote) -> None:
     assert ledger.driver() is None
 
 
-def test_a_failed_run_shows_the_end_of_its_log_from_s3(remote: Remote, tmp_path: Path) -> None:
+def test_a_failed_run_shows_the_end_of_its_log_from_s3(remote: S3, tmp_path: Path) -> None:
     text = GRID.replace("name: shapes, train_size: 200", f"name: cifar10, root: {tmp_path}/no")
     path = write(tmp_path, text.replace("[0.02, 0.1]", "[0.02]").replace("[0, 1]", "[0]"))
     said = ascl_sweep("run", path, "--store", remote.address("failing"))
@@ -175,7 +131,7 @@ def test_a_failed_run_shows_the_end_of_its_log_from_s3(remote: Remote, tmp_path:
     assert "│ ascl.datasets.DataError: cifar10 is not in" in said.stderr
 
 
-def test_a_bucket_that_is_not_there_is_named(remote: Remote, tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_there_is_named(remote: S3, tmp_path: Path) -> None:
     store = remote.address("results").replace("//bucket", "//pail")
     said = ascl_sweep("run", write(tmp_path, GRID), "--store", store)
     assert said.returncode == 4, said.stderr
