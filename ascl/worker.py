@@ -14,6 +14,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from ascl.config import RunConfig
 from ascl.data import Data, load_data
 from ascl.datasets import Images, dataset_spec
 from ascl.memory import keep_freed
-from ascl.patience import patiently
+from ascl.patience import PATIENCE, patiently
 from ascl.train import Diverged, Run, build
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
     for metrics in train_in(run, folder.path):
         if task["keep_best"] and is_best(run) and distributed.rank() == 0:
             keep(folder.path / CHECKPOINT, folder.path / BEST)
-        folder.push()
+        folder.push(last=metrics.epoch == config.epochs)
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
 
 
@@ -152,17 +153,33 @@ class Folder:
     def __init__(self, path: Path, address: str | None) -> None:
         self.path, self.address = path, address
         self._pushed: dict[str, int] = {}  # file → when it was last changed
+        self._behind_since: float | None = None  # when the store first lacked a checkpoint
 
     def pull(self) -> None:
         """Fetch what an earlier worker left."""
         if self.address and distributed.rank() == 0:
             patiently(partial(self._pull, self.address))
 
-    def push(self) -> None:
-        """Leave the epoch's checkpoint where the next worker finds it."""
-        if self.address and distributed.rank() == 0:
-            sys.stdout.flush()
-            patiently(partial(self._push, self.address))
+    def push(self, *, last: bool = True) -> None:
+        """Leave the epoch's checkpoint where the next worker finds it.
+
+        While a far store is away the run trains on, and leaves a later epoch's. It waits with its
+        last one, and once the store has lacked any for as long as we are patient.
+        """
+        if not self.address or distributed.rank() != 0:
+            return
+        sys.stdout.flush()
+        since = self._behind_since
+        wait = last or (since is not None and time.monotonic() - since > PATIENCE)
+        try:
+            patiently(partial(self._push, self.address), seconds=PATIENCE if wait else 0)
+            self._behind_since = None
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if wait:
+                raise
+            self._behind_since = time.monotonic() if since is None else since
 
     def _pull(self, address: str) -> None:
         from pyarrow import fs
@@ -180,8 +197,21 @@ class Folder:
         for path in sorted(self.path.iterdir(), key=lambda path: path.name != CHECKPOINT):
             changed = path.stat().st_mtime_ns
             if self._pushed.get(path.name) != changed:
-                fs.copy_files(str(path), f"{place}/{path.name}", fs.LocalFileSystem(), store)
+                self._upload(path, store, f"{place}/{path.name}")
                 self._pushed[path.name] = changed
+
+    def _upload(self, path: Path, store: Any, place: str) -> None:
+        """Put a file into the store; raises OSError if it is not there whole.
+
+        `copy_files` does not: it says nothing of what goes wrong once an upload has begun.
+        """
+        from pyarrow import fs
+
+        with fs.LocalFileSystem().open_input_file(str(path)) as file:
+            whole = file.read_buffer()
+        # In one piece: what fails between two would leave a part in place of the file.
+        with store.open_output_stream(place) as far:
+            far.write(whole)
 
 
 @contextlib.contextmanager

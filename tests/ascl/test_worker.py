@@ -1,10 +1,11 @@
 """A run as Ray executes it, without Ray: messages, logs, and going on where a worker was killed."""
 
 import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-import pyarrow.fs
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, RayTaskError
@@ -13,6 +14,7 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
 )
 
+from ascl import patience, worker
 from ascl.checkpoint import CHECKPOINT
 from ascl.data import load_data
 from ascl.worker import (
@@ -26,7 +28,9 @@ from ascl.worker import (
     unpack,
     went_away,
 )
+from tests.ascl.test_patience import Clock
 from tests.conftest import tiny
+from tests.s3 import let_in
 
 
 def task(folder: Path, /, **changes: Any) -> dict[str, Any]:
@@ -195,13 +199,13 @@ def test_what_is_pushed_begins_with_the_checkpoint_and_is_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[str] = []
-    copy = pyarrow.fs.copy_files
+    upload = Folder._upload
 
-    def watch(source: str, *rest: Any) -> None:
-        pushed.append(Path(source).name)
-        copy(source, *rest)
+    def watch(folder: Folder, path: Path, store: Any, place: str) -> None:
+        pushed.append(path.name)
+        upload(folder, path, store, place)
 
-    monkeypatch.setattr("pyarrow.fs.copy_files", watch)
+    monkeypatch.setattr(Folder, "_upload", watch)
     here = tmp_path / "here"
     here.mkdir()
     folder = Folder(here, f"file://{tmp_path}/store/x")
@@ -212,6 +216,92 @@ def test_what_is_pushed_begins_with_the_checkpoint_and_is_what_changed(
     os.utime(here / CHECKPOINT, (1, 1))
     folder.push()
     assert pushed[3:] == [CHECKPOINT]
+
+
+# --- a far store that is away -------------------------------------------------------------------
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An S3 that agrees to every upload, and then does not take what is uploaded."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, code: int = 200, text: str = "") -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        id_of = "<InitiateMultipartUploadResult><UploadId>1</UploadId>"
+        self.answer(text=f"{id_of}</InitiateMultipartUploadResult>")
+
+    def do_PUT(self) -> None:
+        is_part = "partNumber" in self.path
+        self.close_connection = is_part  # its body is not read: it may come in chunks
+        self.answer(403 if is_part else 200)
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+def test_what_a_store_did_not_take_is_not_taken_for_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_in(monkeypatch)
+    (tmp_path / CHECKPOINT).write_text("1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        where = f"endpoint_override=127.0.0.1:{server.server_port}&scheme=http"
+        folder = Folder(tmp_path, f"s3://bucket/x?{where}")
+        with pytest.raises(OSError, match="uploading part"):
+            folder._push(folder.address or "")
+        server.shutdown()
+    assert folder._pushed == {}
+
+
+class Away:
+    """A store that is away at first; time passes only while somebody waits for it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, until: float) -> None:
+        self.clock, self.until, self.pushes = Clock(), until, 0
+        patch.setattr(patience, "time", self.clock)
+        patch.setattr(worker, "time", self.clock)
+        push = Folder._push
+
+        def pushed(folder: Folder, address: str) -> None:
+            self.clock.away_until(self.until)
+            self.pushes += 1
+            push(folder, address)
+
+        patch.setattr(Folder, "_push", pushed)
+
+
+def test_a_run_trains_on_while_its_store_is_away_and_waits_with_its_last_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(monkeypatch, until=100)
+    told = messages(task(tmp_path, folder=f"file://{tmp_path}/store/x"))
+    assert [next(told)["metrics"]["epoch"] for _ in range(2)] == [1, 2]
+    assert away.clock.now == 0 and away.pushes == 0
+    assert [m["metrics"]["epoch"] for m in told] == [3]
+    assert 100 <= away.clock.now < 120 and away.pushes == 1
+    assert (tmp_path / "store" / "x" / CHECKPOINT).exists()
+
+
+def test_a_run_whose_epochs_the_store_has_long_lacked_waits_for_it_and_then_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(monkeypatch, until=1e9)
+    told = messages(task(tmp_path, folder=f"file://{tmp_path}/store/x"))
+    assert next(told)["metrics"]["epoch"] == 1
+    away.clock.now = patience.PATIENCE + 1
+    assert next(told)["state"] == "failed"
+    assert away.clock.now > 2 * patience.PATIENCE - patience.LONGEST_PAUSE
 
 
 def test_an_error_is_one_line() -> None:
