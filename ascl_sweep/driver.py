@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ascl.patience import PATIENCE, patiently
+from ascl.patience import LONGEST_PAUSE, PATIENCE, patiently
 from ascl_sweep.agenda import OVER, Agenda, Task, curves_of
 from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
@@ -28,6 +28,7 @@ DRAW_SECONDS = 0.25
 LOOK_SECONDS = 5.0  # how often the cluster is looked at: machines come and go
 RETRIES = 3  # of a run whose process or machine goes away before it has finished another epoch
 TAIL = 12  # lines of a failed run's log that are shown
+T = TypeVar("T")
 
 
 class End(Enum):
@@ -75,15 +76,16 @@ class Driver:
     def run(self, execute: Callable[["Driver"], None]) -> End:
         """Let `execute` run what this hands out, to the end."""
         spec = self.spec
-        self.rows = self.ledger.runs()
-        self.agenda = Agenda(spec, dict(self.rows), curves_of(self.ledger))
+        self.rows = self._patiently(self.ledger.runs)
+        curves = self._patiently(lambda: curves_of(self.ledger))
+        self.agenda = Agenda(spec, dict(self.rows), curves)
         self.facts = provenance()
         self.deadline = time.monotonic() + (spec.budget.hours or 1e9) * 3600
         self._flushed = time.monotonic()
         self._polled = self._drawn = 0.0
         self._looked = time.monotonic()
-        self._far = "://" in self.ledger.address
-        self._unsaved_since: float | None = None
+        self._away_since: float | None = None
+        """Since when a far store does not answer."""
         self._to_delete: list[str] = []
         self._noted: set[str] = set()
         self._deaths: Counter[str] = Counter()
@@ -126,6 +128,8 @@ class Driver:
         """The next run as a worker's task; None if there is none now."""
         if self.over or not self.places.free:
             return None
+        if self._away_since is not None:  # a worker could not fetch what is there of its run
+            return None
         task = self.agenda.next()
         if task is None:
             return None
@@ -135,7 +139,7 @@ class Driver:
         row = self._row(task)
         try:
             recorded = self.ledger.epochs([task.run_id]).get(task.run_id, []) if row.epochs else []
-        except OSError:  # of a far store; `flush` meets it too, and says so
+        except OSError:  # of a far store; `flush` will meet it too, and say so
             self.agenda.put_off(task.run_id)
             return None
         self.epochs[task.run_id] = recorded
@@ -232,6 +236,10 @@ class Driver:
     def _failed(self, run_id: str, result: Mapping[str, Any]) -> None:
         """A run has failed; it may have been the machine's fault, if there are others."""
         error = result.get("error")
+        if self._away_since is not None:  # for want of the store, it may be; if not, it fails again
+            self._put_back(run_id)
+            self.display.lost(self.rows[run_id], f"{error}; trying it again once the store answers")
+            return
         self._leave_out(self.places.failed(run_id, result.get("rank")))
         if self.places.another(run_id):
             self._put_back(run_id, error)
@@ -262,7 +270,9 @@ class Driver:
     def tick(self) -> None:
         """Now and then: save, look whether somebody wants us to stop, draw."""
         now = time.monotonic()
-        if now - self._flushed >= FLUSH_SECONDS:
+        # Asking a store that is away takes seconds, in which no run is told to go on.
+        pause = FLUSH_SECONDS if self._away_since is None else LONGEST_PAUSE
+        if now - self._flushed >= pause:
             self.flush()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -274,7 +284,8 @@ class Driver:
             elif now > self.deadline and not self.draining:
                 self.drain(End.BUDGET, f"budget.hours={self.spec.budget.hours:g} are over")
             elif not self.draining and self._stop_requested():
-                self.ledger.clear_stop()
+                with contextlib.suppress(OSError):  # the next driver clears it, too
+                    self.ledger.clear_stop()
                 self.drain(End.STOPPED, "asked to stop: letting each run finish its epoch")
         if now - self._drawn >= DRAW_SECONDS:
             self._drawn = now
@@ -288,29 +299,42 @@ class Driver:
         """Save what happened; then what nobody needs any more may go."""
         self._flushed = time.monotonic()
         try:
-            patiently(self.writer.flush) if last and self._far else self.writer.flush()
+            self._patiently(self.writer.flush) if last else self.writer.flush()
         except OSError as error:
             if last:
                 raise
             self._not_saved(error)
             return
-        if self._unsaved_since is not None:
+        if self._away_since is not None:
             self.display.note(f"{self.ledger.address} answers again: all is saved")
-            self._unsaved_since = None
+            self._away_since = None
         # What cannot be deleted now is tried again: a stopped run's workers may still be writing.
         self._to_delete = [run_id for run_id in self._to_delete if not self._deleted(run_id)]
 
     def _not_saved(self, error: OSError) -> None:
         """The store cannot be written: a far one may come back, a full disk does not."""
-        where = f"{error.filename or self.ledger.address}: {error.strerror or error}"
-        if self._far and self._unsaved_since is None:
-            self._unsaved_since = time.monotonic()
+        where = self._where(error)
+        self._flushed = now = time.monotonic()  # it may have taken long to find out
+        patience = self.ledger.patience
+        if patience and self._away_since is None:
+            self._away_since = now
             self.display.note(
                 f"{where}; runs go on, and what they come to is kept until it answers"
             )
-        over = not self._far or time.monotonic() - (self._unsaved_since or 0) > PATIENCE
+        over = self._away_since is None or now - self._away_since > patience
         if over and not self.draining:
             self.drain(End.NO_DISK, f"{where}; ending the sweep")
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """What an action on the store comes to; a far one that is away is waited for."""
+        return patiently(
+            action,
+            seconds=self.ledger.patience,
+            on_wait=lambda error: self.display.note(f"{self._where(error)}; waiting for it"),
+        )
+
+    def _where(self, error: OSError) -> str:
+        return f"{error.filename or self.ledger.address}: {error.strerror or error}"
 
     def _deleted(self, run_id: str) -> bool:
         with contextlib.suppress(OSError):
@@ -319,6 +343,8 @@ class Driver:
         return False
 
     def _stop_requested(self) -> bool:
+        if self._away_since is not None:
+            return False
         with contextlib.suppress(OSError):  # a far store that does not answer asks for nothing
             return self.ledger.stop_requested()
         return False

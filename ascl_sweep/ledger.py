@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
+from ascl.patience import PATIENCE
 from ascl_sweep import lock
 from ascl_sweep.lock import Driver, LedgerBusy
 from ascl_sweep.parquet import ROLE_KEY, Files, Kind, Record
@@ -216,6 +217,11 @@ class Ledger:
         self._tables = {kind.folder: Files(self._store, kind) for kind in _WRITTEN_IN_ORDER}
 
     @property
+    def patience(self) -> float:
+        """Seconds to wait for a store that does not answer: a far one may come back."""
+        return PATIENCE if self._store.folder is None else 0.0
+
+    @property
     def problems(self) -> list[str]:
         """Sentences on the files that reading has skipped."""
         return [problem for table in self._tables.values() for problem in table.problems]
@@ -348,7 +354,8 @@ class Ledger:
             try:
                 yield writer
             finally:
-                writer.flush()
+                if writer.pending:  # or else we need nothing of a store that may be away
+                    writer.flush()
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -363,6 +370,11 @@ class Writer:
         self._pending: dict[str, dict[object, Record]] = {name: {} for name in self._tables}
         for folder in self._tables:
             store.delete_half_written(folder)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to write."""
+        return any(self._pending.values())
 
     def put_run(self, row: RunRow) -> None:
         if row.state not in STATES:

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from ascl.patience import PATIENCE, patiently
 from ascl_sweep.store import Store
 
 LOCK = ".lock"
@@ -68,7 +70,9 @@ def locked(store: Store, *, wait: bool, on_wait: Callable[[Driver], None]) -> It
     told = None
     while True:
         try:
-            lock: Lock = _Flock(store) if store.folder else _Lease(store)
+            # Who has waited is not sent away because a far store is away for a while.
+            patience = PATIENCE if told and not store.folder else 0.0
+            lock = patiently(partial(_taken, store), seconds=patience)
             break
         except LedgerBusy as busy:
             if not wait:
@@ -80,6 +84,10 @@ def locked(store: Store, *, wait: bool, on_wait: Callable[[Driver], None]) -> It
         yield lock
     finally:
         lock.release()
+
+
+def _taken(store: Store) -> Lock:
+    return _Flock(store) if store.folder else _Lease(store)
 
 
 def _ourselves() -> Driver:
@@ -170,10 +178,11 @@ class _Lease:
         self._check()
 
     def _write(self) -> None:
-        self._beaten = time.time()
-        lease = vars(self._driver) | {"beat": self._beaten, "token": self._token}
+        now = time.time()
+        lease = vars(self._driver) | {"beat": now, "token": self._token}
         lease |= {"machine": _machine()}
         self._store.write(LOCK, json.dumps(lease).encode())
+        self._beaten = now  # not if it could not be written: it is as old as it was
 
     def _check(self) -> None:
         lease = _lease(self._store)

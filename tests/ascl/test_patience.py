@@ -49,6 +49,18 @@ def test_what_stays_away_is_given_up_with_its_own_error(monkeypatch: pytest.Monk
     assert patience.PATIENCE - patience.LONGEST_PAUSE <= clock.now <= patience.PATIENCE
 
 
+def test_who_waits_says_so_once_and_who_does_not_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, said = Clock(), list[str]()
+    monkeypatch.setattr(patience, "time", clock)
+    patiently(lambda: clock.away_until(100), on_wait=lambda error: said.append(str(error)))
+    assert clock.calls > 2 and said == ["[Errno 111] away"]
+    with pytest.raises(OSError, match="away"):
+        patiently(lambda: clock.away_until(200), seconds=0, on_wait=lambda e: said.append("again"))
+    assert len(said) == 1
+
+
 def test_what_is_not_there_is_not_waited_for() -> None:
     with pytest.raises(FileNotFoundError):
         patiently(Path("/nowhere/at/all").read_text)

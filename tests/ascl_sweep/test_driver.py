@@ -1,15 +1,20 @@
 """The driver between what a cluster does and what the ledger keeps: no Ray, a script plays it."""
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from rich.console import Console
 
+from ascl import patience
 from ascl_sweep import driver as driving
+from ascl_sweep import lock
 from ascl_sweep import places as placing
 from ascl_sweep.cluster import Cluster, Node, NoResources
 from ascl_sweep.driver import RETRIES, Driver, End, Interrupts, SweepFailed
@@ -17,6 +22,7 @@ from ascl_sweep.ledger import Ledger
 from ascl_sweep.live import Display
 from ascl_sweep.places import Places
 from ascl_sweep.spec import spec_of
+from ascl_sweep.store import Store
 from tests.ascl_sweep.test_agenda import GRID
 
 EPOCHS = 9
@@ -337,3 +343,150 @@ def test_small_runs_do_not_overtake_a_large_one_that_waits_for_its_place(tmp_pat
         finish_all(driver, "a")
 
     assert world.run(script) is End.DONE
+
+
+# --- a far store that is away -------------------------------------------------------------------
+
+
+class FarAway(World):
+    """A world whose store is far, and may be away; time passes only as told."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, *, text: str = GRID) -> None:
+        super().__init__(folder, "a", "b", text=text)
+        (folder / "far").mkdir()
+        self.ledger = Ledger(SubTreeFileSystem(str(folder / "far"), LocalFileSystem()))
+        self.away, self.asked, self.now = False, 0, 1000.0
+        patch.setattr(lock, "SETTLE_SECONDS", 0.0)
+        clock = Mock(wraps=time, monotonic=lambda: self.now, sleep=self.sleep)
+        for module in (driving, patience):
+            patch.setattr(module, "time", clock)
+        for name in ("open", "write", "delete", "delete_folder", "_infos"):
+            patch.setattr(Store, name, self._answering(getattr(Store, name)))
+        self.back_at = float("inf")
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.away &= self.now < self.back_at
+
+    def _answering(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*words: Any, **named: Any) -> Any:
+            self.asked += 1
+            if self.away:
+                raise OSError("it is away")
+            return method(*words, **named)
+
+        return asked
+
+    def tick(self, driver: Driver, seconds: float) -> None:
+        """Let time pass, with a tick each second."""
+        for _ in range(int(seconds)):
+            self.sleep(1)
+            driver.tick()
+
+
+def test_runs_go_on_while_the_store_is_away_and_all_is_saved_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FarAway(tmp_path, monkeypatch)
+
+    def script(driver: Driver) -> None:
+        first, second = Worker(driver, "a").begin(), Worker(driver, "b").begin()
+        world.tick(driver, 2)
+        world.away = True
+        first.epoch(1)
+        world.tick(driver, 2)
+        asked = world.asked
+        first.finish()
+        second.epoch(1)
+        assert driver.next() is None, "a worker could not fetch what is there of its run"
+        world.tick(driver, 300)
+        assert not driver.over
+        assert world.asked - asked <= 300 / patience.LONGEST_PAUSE, "it takes seconds each time"
+        world.away = False
+        world.tick(driver, patience.LONGEST_PAUSE + 1)
+        assert sorted(map(len, world.ledger.epochs().values())) == [1, EPOCHS]
+        second.finish()
+        finish_all(driver, "a")
+
+    assert world.run(script) is End.DONE
+    assert world.states() == ["done"] * 4
+    said = world.said.getvalue()
+    assert said.count("it is away; runs go on, and what they come to is kept until") == 1
+    assert said.count("answers again: all is saved") == 1
+
+
+def test_a_run_that_fails_while_the_store_is_away_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FarAway(tmp_path, monkeypatch)
+
+    def script(driver: Driver) -> None:
+        workers = [Worker(driver, "a").begin(), Worker(driver, "b").begin()]
+        world.away = True
+        world.tick(driver, 2)
+        for worker in workers:
+            worker.fail("it is away")
+        assert driver.next() is None and not driver.over
+        world.away = False
+        world.tick(driver, patience.LONGEST_PAUSE + 1)
+        again = Worker(driver, "a")
+        assert again.key == (workers[0].key[0], 2) and again.task["avoid"] == []
+        again.begin().finish()
+        finish_all(driver, "b")
+
+    assert world.run(script) is End.DONE
+    assert world.states() == ["done"] * 4
+
+
+def test_a_store_that_stays_away_ends_the_sweep_and_no_run_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FarAway(tmp_path, monkeypatch)
+
+    def script(driver: Driver) -> None:
+        worker, other = Worker(driver, "a").begin(), Worker(driver, "b").begin()
+        world.away = True
+        world.tick(driver, patience.PATIENCE - 1)
+        assert not driver.over
+        other.fail("it is away")
+        world.tick(driver, 2 * patience.LONGEST_PAUSE)
+        assert driver.over and worker.epoch(1), "it is stopped"
+        world.back_at = world.now + 60
+
+    assert world.run(script) is End.NO_DISK
+    assert world.states() == ["lost", "planned", "planned", "planned"]
+    assert world.run(lambda driver: finish_all(driver, "a")) is End.DONE
+
+
+def test_a_store_that_is_away_when_a_sweep_begins_or_ends_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FarAway(tmp_path, monkeypatch)
+
+    def go_away() -> None:
+        world.away, world.back_at = True, world.now + 100
+
+    def script(driver: Driver) -> None:
+        finish_all(driver, "a")
+        go_away()
+
+    with world.driver() as driver:  # whose lock is held while sweeps come and go
+        go_away()
+        assert driver.run(script) is End.DONE
+    assert world.now > 1200 and world.states() == ["done"] * 4
+    assert world.said.getvalue().count("it is away; waiting for it") == 2
+
+
+def test_who_is_asked_to_stop_stops_though_the_store_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FarAway(tmp_path, monkeypatch)
+    monkeypatch.setattr(Ledger, "clear_stop", Mock(side_effect=OSError("it is away")))
+
+    def script(driver: Driver) -> None:
+        worker = Worker(driver, "a").begin()
+        world.ledger.request_stop()
+        world.tick(driver, 2)
+        assert worker.epoch(1), "it is stopped"
+
+    assert world.run(script) is End.STOPPED

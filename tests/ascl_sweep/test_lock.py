@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from pyarrow import NativeFile
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from ascl_sweep import lock
@@ -233,6 +235,67 @@ def test_a_driver_that_slept_does_not_write_over_its_successor(
         successor.beat()
         assert far.driver() is not None, "the sleeper did not delete its successor's lease"
     assert far.runs() == {}
+
+
+def test_a_lease_that_could_not_be_renewed_is_as_old_as_it_was(
+    far: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.time()]
+    monkeypatch.setattr(lock, "time", Mock(wraps=time, time=lambda: now[0]))
+    sleeper = far.writer()
+    writer = sleeper.__enter__()
+    now[0] += lock.STALE_SECONDS
+    with monkeypatch.context() as full:
+        full.setattr(Store, "write", Mock(side_effect=OSError("away")))
+        with pytest.raises(OSError, match="away"):
+            writer.beat()
+    with far.writer(), pytest.raises(LedgerBusy):
+        writer.beat()
+
+
+def test_a_store_that_was_away_for_long_finds_its_driver_still_there(
+    far: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.time()]
+    monkeypatch.setattr(lock, "time", Mock(wraps=time, time=lambda: now[0]))
+    with far.writer() as writer:
+        now[0] += 500
+        assert far.driver() is None
+        writer.flush()
+        assert far.driver() is not None
+
+
+def test_who_has_nothing_to_write_can_end_while_the_store_is_away(
+    far: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.0)
+    with monkeypatch.context() as away:
+        with far.writer():
+            away.setattr(Store, "open", Mock(side_effect=OSError("away")))
+        with pytest.raises(OSError, match="away"), far.writer():
+            pass
+
+
+def test_who_waits_for_a_lease_also_waits_for_a_store_that_is_away(
+    far: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, away = Store.open, iter([OSError("away")] * 3)
+    first = far.writer()
+    first.__enter__()
+
+    def open_later(store: Store, name: str) -> NativeFile:
+        for error in away:
+            raise error
+        return opened(store, name)
+
+    def on_wait(driver: Driver) -> None:
+        first.__exit__(None, None, None)
+        monkeypatch.setattr(Store, "open", open_later)
+
+    monkeypatch.setattr("ascl.patience.time.sleep", lambda seconds: None)
+    with far.writer(wait=True, on_wait=on_wait):
+        pass
+    assert next(away, None) is None
 
 
 def test_flushing_renews_the_lease(
