@@ -288,7 +288,8 @@ def shared_data(task: Mapping[str, Any]) -> Data | None:
         return unpack(ray.get(reference["ref"]))
     except RayTaskError as error:
         # It may be the fault of the machine that loaded them; if not, loading shows it again.
-        print(f"the images could not be shared ({sentence(error)}); loading them here")
+        note = f"the images could not be shared ({sentence(error)}); loading them here\n"
+        os.write(2, note.encode())
         return None
 
 
