@@ -5,6 +5,8 @@ of its own and takes all of that along when it ends. One whose driver was killed
 behind; the next driver ends them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import logging
@@ -20,8 +22,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ascl_sweep.spec import Resources
+if TYPE_CHECKING:
+    from ascl_sweep.spec import Resources
 
 PREFIX = "ascl-ray-"
 QUIET = {

@@ -1,16 +1,15 @@
 """What is written down of a sweep's runs: which are its own, what made them, what they came to."""
 
 import platform
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from ascl_sweep import __version__
 from ascl_sweep.agenda import Agenda, Task, config_values, idle_keys
+from ascl_sweep.commit import commit
 from ascl_sweep.ledger import Ledger, RunRow
 from ascl_sweep.spec import SweepSpec
 
@@ -66,22 +65,10 @@ def method_cost(task: Task) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Which code ran: commit, whether it was changed since, versions."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    tracked = git("ls-files", "--error-unmatch", __file__)  # not of a repository we are merely in
-    status = git("status", "--porcelain", "--", str(here.parent / "ascl"), str(here))
+    made_by, changed = commit()
     return {
-        "commit": git("rev-parse", "HEAD") if tracked else None,
-        "dirty": bool(status) if tracked and status is not None else None,
+        "commit": made_by,
+        "dirty": changed,
         "python": platform.python_version(),
         "ray": version("ray"),
         "ascl_sweep": __version__,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ascl_sweep.checks import Check
 from ascl_sweep.checks.dashboard import dashboard_here, of_dashboard
 from ascl_sweep.checks.machine import Wants, gpus_of_system, look, of_machine
-from ascl_sweep.checks.packages import of_versions
+from ascl_sweep.checks.packages import PACKAGES, of_versions
 from ascl_sweep.checks.stores import of_store, store_fault
 from ascl_sweep.checks.sweeps import of_sweeps
 from ascl_sweep.cluster import Cluster, Node, NoResources, connected
@@ -21,8 +21,10 @@ def check_here(
 ) -> Iterator[Check]:
     """This machine; `store` is where results would go, `wants.store` is tried out."""
     facts = look(Wants(wants.datasets, store))
-    yield from of_versions({"here": facts.versions})
+    yield from of_versions({"here": facts.versions}, {"here": facts.faults})
     yield from of_machine(facts, gpus_of_system())
+    if not facts.usable(*PACKAGES):
+        return  # the rest needs them
     if wants.store is not None:
         yield of_store(wants.store, store_fault(wants.store))
     here = Cluster((Node("here", facts.cpus, len(facts.gpus)),), Path(), private=True)

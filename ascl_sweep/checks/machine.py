@@ -2,16 +2,19 @@
 
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from ascl_sweep.checks import Check
-from ascl_sweep.checks.packages import versions
+from ascl_sweep.checks.packages import outdated, unloadable, versions
 from ascl_sweep.checks.stores import existing
 from ascl_sweep.cluster import cpus_here
 
 DISK_BYTES, SHM_BYTES = 1e9, 1e8
+DEVICES = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,19 @@ class Facts:
     """Bytes free in /dev/shm, if there is such a thing."""
     datasets: Mapping[str, str | None] = field(default_factory=dict)
     """Of each dataset what is wrong with it."""
+    old: Mapping[str, str] = field(default_factory=dict)
+    """See `packages.outdated`."""
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """See `packages.unloadable`."""
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Of packages why they will not do."""
+        return {**self.old, **self.broken}
+
+    def usable(self, *packages: str) -> bool:
+        """Whether packages are there and load."""
+        return all(one in self.versions and one not in self.broken for one in packages)
 
 
 # ---------------------------------------------------------------- facts
@@ -53,38 +69,50 @@ class Facts:
 
 def look(wants: Wants) -> Facts:
     """Gather the facts of the machine that this runs on."""
+    installed = versions()
+    broken = unloadable(installed)
+    torch = "torch" in installed and "torch" not in broken  # else it may not survive the attempt
+    cuda, gpus = _devices() if torch else (None, ())
     place = existing(wants.store)
     shm = Path("/dev/shm")
-    cuda, gpus = _devices()
+    datasets = wants.datasets if torch else ()
     return Facts(
-        versions=versions(),
+        versions=installed,
         cuda=cuda,
         gpus=gpus,
         cpus=cpus_here(),
         disk=(str(place), shutil.disk_usage(place).free, os.access(place, os.W_OK)),
         shm=shutil.disk_usage(shm).free if shm.is_dir() else None,
-        datasets={f"{n} in {root}": _dataset_fault(n, root) for n, root in wants.datasets},
+        datasets={f"{name} in {root}": _dataset_fault(name, root) for name, root in datasets},
+        old=outdated(installed),
+        broken=broken,
     )
 
 
 def _devices() -> tuple[str | None, tuple[Gpu, ...]]:
-    try:
-        import torch
-    except ImportError:
-        return None, ()
+    """What PyTorch was built for, and the GPUs that it sees, each tried."""
+    import torch
 
     def tried(index: int) -> Gpu:
-        name = torch.cuda.get_device_name(index)
+        name = f"GPU {index}"
         try:
+            name = torch.cuda.get_device_name(index)
+            free, total = torch.cuda.mem_get_info(index)
             ones = torch.ones(64, 64, device=f"cuda:{index}")
-            total = float((ones @ ones).sum())
-        except torch.OutOfMemoryError:  # a sweep that runs now may well fill it
-            return Gpu(f"{name}, full now", None)
+            computed = float((ones @ ones).sum())
         except RuntimeError as error:
+            if "out of memory" in str(error):  # a sweep that runs now may well fill it
+                return Gpu(f"{name}, full now", None)
             return Gpu(name, str(error).strip().splitlines()[0])
-        return Gpu(name, None if total == 64**3 else f"it computes {total:g} for {64**3}")
+        right = computed == 64**3
+        return Gpu(
+            f"{name}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free",
+            None if right else f"it computes {computed:g} for {64**3}",
+        )
 
-    return torch.version.cuda, tuple(map(tried, range(torch.cuda.device_count())))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong with the driver shows in how many it sees
+        return torch.version.cuda, tuple(map(tried, range(torch.cuda.device_count())))
 
 
 def _dataset_fault(name: str, root: str) -> str | None:
@@ -100,8 +128,13 @@ def _dataset_fault(name: str, root: str) -> str | None:
 
 
 def gpus_of_system() -> int:
-    """How many there are, whether PyTorch can use them or not."""
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+    """How many there are for us, whether PyTorch can use them or not."""
+    there = len(list(DEVICES.glob("nvidia[0-9]*")))
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return there
+    names = takewhile(lambda name: name and name != "-1", map(str.strip, shown.split(",")))
+    return min(there, len(list(names)))
 
 
 # ---------------------------------------------------------------- what to make of them
@@ -111,7 +144,7 @@ def of_machine(facts: Facts, gpus: float, at: str = "") -> list[Check]:
     """What one machine is like; `gpus` is how many it should have."""
     place, free, writable = facts.disk
     found = [
-        _of_gpus(facts, gpus, at),
+        *([_of_gpus(facts, gpus, at)] if facts.usable("torch") else []),
         Check(f"{at}CPUs", str(facts.cpus)),
         Check(
             f"{at}disk",

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ascl_sweep.checks import Check
-from ascl_sweep.checks.clocks import of_clock, skew
+from ascl_sweep.checks.clocks import Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import dashboard_here, of_dashboard
 from ascl_sweep.checks.machine import Wants, look, of_machine
-from ascl_sweep.checks.packages import of_versions, versions
+from ascl_sweep.checks.packages import WAY_OUT, of_versions, versions
 from ascl_sweep.checks.stores import leave_in, of_store, store_fault, take_away
 from ascl_sweep.checks.sweeps import of_sweeps
 from ascl_sweep.cluster import Cluster, NoResources, connected
@@ -36,6 +36,8 @@ def check_cluster(
             yield from _check_nodes(cluster, specs, wants, say)
     except NoResources as error:  # a sentence with its own way out
         yield Check("Ray", str(error), False)
+    except ImportError as error:
+        yield Check("Ray", f"does not load here: {error}", False, WAY_OUT)
     except Exception as error:
         from ray.exceptions import RayError  # not above: `connected` must be the first to load Ray
 
@@ -63,21 +65,23 @@ def _check_nodes(
     probes = Probes(names)
     answered, silent = probes.ask(time.time, of=probes.names, seconds=ANSWER_SECONDS)
     yield from silent
-    skews = {name: skew(partial(probes.time_on, name)) for name in answered}
-    head = next((names[i] for i in heads if names[i] in answered), None)
+    skews, silent = probes.compare_clocks(answered)
+    yield from silent
+    head = next((names[i] for i in heads if names[i] in skews), None)
     if head is None:
         yield Check("head", "it is not among the nodes that answer", False, "see `ray status`")
     else:
         modes, silent = probes.ask(dashboard_here, of=[head], seconds=ANSWER_SECONDS)
         yield from silent or of_dashboard(modes[head])
 
-    facts, silent = probes.ask(look, wants, of=answered, seconds=LOOK_SECONDS)
+    facts, silent = probes.ask(look, wants, of=skews, seconds=LOOK_SECONDS)
     yield from silent
     installed = {name: found.versions for name, found in facts.items()}
     for one in list(installed.values())[:1]:
         # Of this machine only what must be equal for us to be understood there.
         ours = {k: v for k, v in versions().items() if k in ("Python", "ray", "ascl-sweep")}
-        yield from of_versions(installed | {"here": {**one, **ours}})
+        faults = {name: found.faults for name, found in facts.items()}
+        yield from of_versions(installed | {"here": {**one, **ours}}, faults)
     gpus = {names[node.node_id]: node.gpus for node in cluster.nodes if node.node_id in names}
     for name, found in facts.items():
         yield from of_machine(found, gpus.get(name, 0), f"{name} ")
@@ -145,7 +149,7 @@ class Probes:
     ) -> tuple[dict[str, Any], list[Check]]:
         """What nodes answer, and what to say of those that do not."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayError
+        from ray.exceptions import RayError
 
         calls = {name: self._probes[name].do.remote(function, *words) for name in of}
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=seconds)
@@ -155,14 +159,33 @@ class Probes:
             try:
                 answers[name] = ray.get(call, timeout=0.1)
             except RayError as error:  # also that it took too long
-                lines = [line for line in str(error).splitlines() if line.strip()]
-                late = isinstance(error, GetTimeoutError)
-                why = f"no answer in {seconds:g} s" if late else lines[-1].strip()
-                way_out = "see `ray status`, and that it has the same ascl-sweep as the head"
-                silent.append(Check(f"{name} node", why, False, way_out))
+                silent.append(_silent(name, error, seconds))
         return answers, silent
 
-    def time_on(self, name: str) -> float:
+    def compare_clocks(self, of: Iterable[str]) -> tuple[dict[str, Skew], list[Check]]:
+        """How far nodes' clocks are from ours, and what to say of those that do not answer."""
         import ray
+        from ray.exceptions import RayError
 
-        return float(ray.get(self._probes[name].do.remote(time.time)))
+        def time_on(name: str) -> float:
+            call = self._probes[name].do.remote(time.time)
+            return float(ray.get(call, timeout=ANSWER_SECONDS))
+
+        skews = {}
+        silent = []
+        for name in of:
+            try:
+                skews[name] = skew(partial(time_on, name))
+            except RayError as error:
+                silent.append(_silent(name, error, ANSWER_SECONDS))
+        return skews, silent
+
+
+def _silent(name: str, error: Exception, seconds: float) -> Check:
+    """What to say of a node that does not answer."""
+    from ray.exceptions import GetTimeoutError
+
+    late = isinstance(error, GetTimeoutError)
+    why = f"no answer in {seconds:g} s" if late else str(error).strip().splitlines()[-1].strip()
+    way_out = "see `ray status`, and that it has the same ascl-sweep as the head"
+    return Check(f"{name} node", why, False, way_out)

@@ -30,10 +30,10 @@ app = typer.Typer(
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 data = Console(highlight=False)
 
-Files = Annotated[list[Path], typer.Argument(help="Sweep files.", metavar="FILE...")]
+Files = Annotated[list[Path], typer.Argument(help="Sweep files.", metavar="FILE")]
 Names = Annotated[
     list[str] | None,
-    typer.Argument(help="Sweeps of the store; all if absent.", metavar="[SWEEP]..."),
+    typer.Argument(help="Sweeps of the store; all if absent.", metavar="SWEEP"),
 ]
 StoreOption = Annotated[
     str, typer.Option("--store", help="Where results are kept: a folder, or s3://…, gs://…")

@@ -38,7 +38,7 @@ def embed(
         typer.Argument(
             help="Ids of runs of the store, as many letters as it takes; sweeps, which are their "
             "complete runs of one seed; or folders of `ascl-sweep train`.",
-            metavar="RUN...",
+            metavar="RUN",
         ),
     ],
     store: StoreOption = "results",
@@ -78,7 +78,7 @@ def embed(
 def tsne(
     runs: Annotated[
         list[str],
-        typer.Argument(help="As for `embed`; or files that it wrote.", metavar="RUN|FILE.npz..."),
+        typer.Argument(help="As for `embed`; or files that it wrote.", metavar="RUN|FILE.npz"),
     ],
     out: Annotated[Path, typer.Option(help="The picture.", metavar="FILE.svg|FILE.png")],
     store: StoreOption = "results",

@@ -338,7 +338,7 @@ def best(
 @app.command()
 def replay(
     name: Annotated[
-        str | None, typer.Argument(help="A sweep of the store.", metavar="[SWEEP]")
+        str | None, typer.Argument(help="A sweep of the store.", metavar="SWEEP")
     ] = None,
     store: StoreOption = "results",
     rules: Annotated[

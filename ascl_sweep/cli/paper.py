@@ -26,7 +26,7 @@ SCALES = {"paper": "full", "laptop": "laptop"}
 def paper(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Some of its sweeps; all if absent.", metavar="[SWEEP]..."),
+        typer.Argument(help="Some of its sweeps; all if absent.", metavar="SWEEP"),
     ] = None,
     scale: Annotated[
         str,

@@ -22,7 +22,7 @@ def train(
     config: Annotated[Path, typer.Argument(help="The run's YAML file.", metavar="CONFIG.yaml")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Keys to change, e.g. optim.lr=0.03.", metavar="[KEY=VALUE]..."),
+        typer.Argument(help="Keys to change, e.g. optim.lr=0.03.", metavar="KEY=VALUE"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; runs/<its id> by default.")

@@ -1,5 +1,6 @@
 """What `doctor` makes of what it finds, by laws; and (slow) of a real cluster of two nodes."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,18 +10,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from ascl_sweep.checks import Check, here, machine
+from ascl_sweep.checks import Check, here, machine, packages
 from ascl_sweep.checks.clocks import SKEW_SECONDS, Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import of_dashboard
-from ascl_sweep.checks.machine import Facts, Gpu, of_machine
-from ascl_sweep.checks.packages import PACKAGES, of_versions
+from ascl_sweep.checks.machine import Facts, Gpu, gpus_of_system, of_machine
+from ascl_sweep.checks.packages import PACKAGES, of_versions, outdated, unloadable
 from ascl_sweep.checks.stores import leave_in, store_fault, take_away
 from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
 from ascl_sweep.cli import app
@@ -41,6 +44,7 @@ def bad(found: list[Check]) -> list[str]:
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "unloadable", lambda installed: {})  # it takes seconds
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
@@ -76,7 +80,45 @@ def test_a_machine_without_gpus_is_fine_if_none_was_promised() -> None:
     assert bad(of_machine(replace(FINE, gpus=(), cuda=None, shm=None), gpus=0)) == []
 
 
-# ---------------------------------------------------------------- versions
+@pytest.mark.parametrize(
+    ("shown", "count"), [(None, 2), ("", 0), ("1", 1), ("0,1,2", 2), ("-1", 0), ("1,-1,0", 1)]
+)
+def test_gpus_that_are_hidden_on_purpose_are_not_missed(
+    shown: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(machine, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus_of_system() == count
+
+
+@pytest.mark.parametrize(
+    ("error", "gpu"),
+    [
+        (None, Gpu("A, 3 of 4 GB free", None)),
+        ("CUDA error: out of memory", Gpu("A, full now", None)),
+        ("CUDA error: no kernel image\nfor you", Gpu("A", "CUDA error: no kernel image")),
+    ],
+)
+def test_each_gpu_is_tried(error: str | None, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = torch.ones
+
+    def act(*shape: int, device: str) -> torch.Tensor:
+        if error:
+            raise RuntimeError(error)
+        return ones(*shape)
+
+    monkeypatch.setattr(torch, "ones", act)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "A")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (3 * 10**9, 4 * 10**9))
+    assert machine._devices() == (torch.version.cuda, (gpu,))
+
+
+# ---------------------------------------------------------------- packages
 
 
 def test_versions_must_be_equal_and_whose_differ_is_named() -> None:
@@ -101,6 +143,48 @@ def test_what_is_missing_or_old_is_to_be_fixed() -> None:
     without = {key: value for key, value in VERSIONS.items() if key != "ray"}
     assert bad(of_versions({"here": without | {"Python": "3.10.9"}})) == ["Python", "ray"]
     assert "not installed on b" in {c.found for c in of_versions({"a": VERSIONS, "b": without})}
+
+
+def test_what_is_there_and_will_not_do_is_told_by_machine() -> None:
+    found = dict.fromkeys("abc", VERSIONS)
+    why = {"torch": "does not load: no such library"}
+    (check,) = [c for c in of_versions(found, {"a": why, "b": {}, "c": why}) if not c.ok]
+    assert check.found == "2.0 does not load: no such library on a, c" and check.way_out
+    (alone,) = [c for c in of_versions({"here": VERSIONS}, {"here": why}) if not c.ok]
+    assert alone.found == "2.0 does not load: no such library"
+
+
+def test_every_package_is_loaded_in_a_process_that_it_may_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name, text in {
+        "torch": "print('[0, 1, 2]'); raise OSError('no such library\\nat all')",
+        "torchvision": "raise ModuleNotFoundError(name='torch')",
+        "ray": "import os; os.abort()",
+        "optuna": "import pyarrow",
+        "pyarrow": "raise ModuleNotFoundError(name='pyarrow')",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert unloadable({"optuna"}) == {}, "it lacks only what is not installed"
+    assert unloadable({"torch", "torchvision"}) == {
+        "torch": "does not load: no such library",
+        "torchvision": "does not load: ModuleNotFoundError",
+    }
+    assert unloadable({"torch", "ray"}) == {
+        "torch": "does not load: no such library",
+        "ray": "does not load: it ends the process (code -6)",
+    }
+    monkeypatch.setattr(packages, "LOAD_SECONDS", 2.0)
+    (tmp_path / "ray.py").write_text("import time; time.sleep(60)")
+    assert unloadable({"ray"}) == {"ray": "does not load: it takes over 2 s"}
+
+
+def test_what_we_were_not_made_for_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["torch>=2.14", "ray[default]<3,>=2.60", "pytest>9; extra == 'test'", "optuna>=5"]
+    monkeypatch.setattr(packages, "requires", lambda name: lines)
+    found = {"torch": "2.14.0+cu130", "ray": "3.0.1", "pytest": "1", "pyarrow": "1"}
+    assert outdated(found) == {"ray": "will not do: ascl-sweep needs <3,>=2.60"}
 
 
 # ---------------------------------------------------------------- clocks
@@ -215,6 +299,10 @@ def test_json_says_the_same(ask: Ask) -> None:
         (["--data", "mnist"], "no dataset named 'mnist'"),
         (["none.yaml"], "none.yaml: cannot be read"),
         (["--ray", "--address", "auto"], "--ray starts a private Ray, and --address asks one"),
+        (["--set", "epochs=3"], "--set and --scale change what sweep files say, and none is"),
+        (["--scale", "laptop"], "--set and --scale change what sweep files say, and none is"),
+        (["--root", "d"], "--root is where --data is looked for, and none is named"),
+        (["--store", ""], "--store must be a folder or an address, got nothing"),
         (["--address", "nonsense"], "must be auto, HOST:PORT of its head"),
         (["--address", ""], "must be auto, HOST:PORT of its head"),
     ],
@@ -232,6 +320,47 @@ def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(
     said = ask("doctor")
     assert said.exit_code == 4
     assert "fix GPUs: PyTorch sees 0 of 2 (PyTorch for the CPU only); install" in said.stdout
+
+
+def test_the_last_line_names_a_few_however_much_is_to_be_mended(ask: Ask, tmp_path: Path) -> None:
+    names = "[cifar10, cifar100, stl10, tiny_imagenet]"
+    (tmp_path / "a.yaml").write_text(f"name: a\nspace: {{grid: {{data.name: {names}}}}}\n")
+    said = ask("doctor", "a.yaml")
+    assert said.exit_code == 4 and said.stderr.count("dataset") == 3
+    assert said.stderr.strip().endswith("and 1 more must be mended first")
+
+
+def test_a_package_that_is_missing_is_to_be_fixed_and_ends_nothing(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = packages.version
+
+    def version(name: str) -> str:
+        if name in ("ray", "pyarrow"):
+            raise PackageNotFoundError(name)
+        return there(name)
+
+    monkeypatch.setattr(packages, "version", version)
+    said = ask("doctor", "--ray", "--store", ".")
+    assert said.exit_code == 4 and said.stderr == "error: ray, pyarrow must be mended first\n"
+    assert "fix ray: not installed; `pip install" in said.stdout
+    assert "ok  disk" in said.stdout and "store" not in said.stdout, "that would take pyarrow"
+
+
+def test_without_pytorch_there_is_still_a_doctor() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from ascl_sweep.checks import machine\n"
+        "machine.unloadable = lambda installed: {'torch': 'does not load: so'}\n"
+        "from ascl_sweep.cli import app; app(['doctor', 'a.yaml', '--data', 'cifar10'])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
+    )
+    assert said.returncode == 4 and "Traceback" not in said.stderr, said.stderr
+    assert " does not load: so; `pip install" in said.stdout and "GPUs" not in said.stdout
+    assert said.stdout.splitlines()[-1].startswith("fix our own code: does not load: ")
+    assert "ok  disk" in said.stdout
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:PORT", "ray://127.0.0.1:PORT"])
@@ -315,7 +444,8 @@ class Two:
 
     def end(self) -> None:
         for pid in (self.process.pid, *descendants(self.process.pid)):
-            kill(pid)
+            with contextlib.suppress(ProcessLookupError):  # ended with the one that started it
+                kill(pid)
         self.process.wait()
         wait_until(lambda: not self.left(), seconds=60)
         self.folder.cleanup()
