@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascl_sweep.labels import one_line
+
 if TYPE_CHECKING:
     from ascl_sweep.spec import Resources
 
@@ -221,7 +223,7 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
             imports.join()
         except Exception as error:  # of many kinds, some of them just that
             where = f"at {address}" if address else "on this machine"
-            reason = str(error).strip().splitlines()[0]
+            reason = one_line(error)
             raise NoResources(
                 f"Ray {where} could not be joined ({reason}); see `ray status` there"
                 if address

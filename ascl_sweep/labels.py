@@ -130,3 +130,9 @@ def duration(seconds: float | None) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def one_line(error: BaseException, *, last: bool = False) -> str:
+    """The first line of what an error says, or the last; of one that says nothing, its kind."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return lines[-1 if last else 0].strip()

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from ascl.faults import unknown_name
+from ascl_sweep.labels import one_line
 from ascl_sweep.ledger import RunRow
 
 PATIENCE_SECONDS = 120.0  # for what is not yet copied when a sweep ends
@@ -77,7 +78,7 @@ class Copies:
                     act(logger)
                 except Exception as error:  # they have no common base for what they raise
                     del self._loggers[name]
-                    why = _first_line(error)
+                    why = one_line(error)
                     self._say(f"--log {name} is left off, the store has everything: {why}")
 
 
@@ -97,11 +98,7 @@ def _opened(name: str, store: str) -> Logger:
     try:
         return LOGGERS[name](store)
     except Exception as error:  # as above
-        raise ValueError(f"--log {name} cannot be used: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"--log {name} cannot be used: {one_line(error)}") from error
 
 
 def check_loggers(names: Sequence[str], store: str) -> None:

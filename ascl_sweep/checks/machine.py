@@ -12,6 +12,7 @@ from ascl_sweep.checks import Check
 from ascl_sweep.checks.packages import outdated, unloadable, versions
 from ascl_sweep.checks.stores import existing
 from ascl_sweep.cluster import cpus_here
+from ascl_sweep.labels import one_line
 
 DISK_BYTES, SHM_BYTES = 1e9, 1e8
 DEVICES = Path("/dev")
@@ -103,7 +104,7 @@ def _devices() -> tuple[str | None, tuple[Gpu, ...]]:
         except RuntimeError as error:
             if "out of memory" in str(error):  # a sweep that runs now may well fill it
                 return Gpu(f"{name}, full now", None)
-            return Gpu(name, str(error).strip().splitlines()[0])
+            return Gpu(name, one_line(error))
         right = computed == 64**3
         return Gpu(
             f"{name}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free",

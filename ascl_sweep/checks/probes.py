@@ -13,6 +13,7 @@ from ascl_sweep.checks.packages import WAY_OUT, of_versions, versions
 from ascl_sweep.checks.stores import leave_in, of_store, store_fault, take_away
 from ascl_sweep.checks.sweeps import of_sweeps
 from ascl_sweep.cluster import Cluster, NoResources, connected
+from ascl_sweep.labels import one_line
 
 if TYPE_CHECKING:
     from ascl_sweep.spec import SweepSpec
@@ -43,7 +44,7 @@ def check_cluster(
 
         if not isinstance(error, RayError):
             raise
-        yield Check("Ray", str(error).strip().splitlines()[0], False, "see `ray status`")
+        yield Check("Ray", one_line(error), False, "see `ray status`")
 
 
 def _check_nodes(
@@ -186,6 +187,6 @@ def _silent(name: str, error: Exception, seconds: float) -> Check:
     from ray.exceptions import GetTimeoutError
 
     late = isinstance(error, GetTimeoutError)
-    why = f"no answer in {seconds:g} s" if late else str(error).strip().splitlines()[-1].strip()
+    why = f"no answer in {seconds:g} s" if late else one_line(error, last=True)
     way_out = "see `ray status`, and that it has the same ascl-sweep as the head"
     return Check(f"{name} node", why, False, way_out)

@@ -1,11 +1,13 @@
 """Whether a store can be written, and whether two machines mean the same place by it."""
 
+import os
 import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascl_sweep.checks import Check
+from ascl_sweep.labels import one_line
 
 if TYPE_CHECKING:
     from ascl_sweep.store import Store
@@ -16,7 +18,7 @@ def existing(store: str | None) -> Path:
     if store is None or "://" in store:
         return Path(tempfile.gettempdir())
     place = Path(store).absolute()
-    while not place.exists():
+    while not os.path.exists(place):  # nor does a folder that is closed to us raise here
         place = place.parent
     return place
 
@@ -32,10 +34,8 @@ def store_fault(store: str, seen: str | None = None) -> str | None:
         name = leave_in(store)
         found = _place(store).text(name)
         take_away(store, name)
-    except ValueError as error:
-        return str(error).strip().splitlines()[0]
-    except OSError as error:
-        return error.strerror or str(error).strip().splitlines()[0]
+    except (ValueError, OSError) as error:
+        return getattr(error, "strerror", None) or one_line(error)
     return None if found else "what was written could not be read back"
 
 

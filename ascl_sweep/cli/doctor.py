@@ -20,6 +20,7 @@ from ascl_sweep.cli.app import (
     sentences,
     talk,
 )
+from ascl_sweep.labels import one_line
 
 if TYPE_CHECKING:
     from ascl_sweep.checks import Check
@@ -112,8 +113,8 @@ def _unable() -> "Check | None":
     try:
         import ascl_sweep.spec  # noqa: F401
     except (ImportError, OSError) as error:  # so says PyTorch of a library that it lacks
-        reason = str(error).strip().splitlines()[0]
-        return Check("our own code", f"does not load: {reason}", False, "see the lines above")
+        why = f"does not load: {one_line(error)}"
+        return Check("our own code", why, False, "see the lines above")
     return None
 
 

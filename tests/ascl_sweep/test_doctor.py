@@ -24,7 +24,7 @@ from ascl_sweep.checks.clocks import SKEW_SECONDS, Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import of_dashboard
 from ascl_sweep.checks.machine import Facts, Gpu, gpus_of_system, of_machine
 from ascl_sweep.checks.packages import PACKAGES, of_versions, outdated, unloadable
-from ascl_sweep.checks.stores import leave_in, store_fault, take_away
+from ascl_sweep.checks.stores import existing, leave_in, store_fault, take_away
 from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
 from ascl_sweep.cli import app
 from ascl_sweep.cluster import Cluster, Node
@@ -235,6 +235,20 @@ def test_a_store_that_cannot_be_written_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert store_fault(str(tmp_path / "file")) == "cannot be written: File exists"
     assert store_fault("nonsense://x") is not None
+
+
+def test_a_store_that_is_closed_to_us_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    root = os.geteuid() == 0
+    if root:  # nothing is closed to it
+        os.seteuid(65534)
+    try:
+        store = str(tmp_path / "closed" / "a" / "b")
+        assert not os.access(existing(store), os.W_OK, effective_ids=True)
+        assert "ermission denied" in (store_fault(store) or "")
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def test_a_folder_that_is_another_one_than_the_heads_is_found_out(tmp_path: Path) -> None:

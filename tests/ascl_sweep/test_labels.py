@@ -23,3 +23,9 @@ def test_a_system_is_called_as_the_paper_calls_it(config: dict[str, object], nam
 def test_an_arm_says_its_system_once_and_then_its_values() -> None:
     config = {"method.name": "moco", "method.relabel": "ascl", "method.target_temperature": 0.05}
     assert labels.system_arm(config, list(config)) == "ASCL, τ' = 0.05"
+
+
+def test_an_error_is_one_line_whatever_it_says() -> None:
+    assert labels.one_line(ValueError("\n first \n\n last\n")) == "first"
+    assert labels.one_line(ValueError("\n first \n\n last\n"), last=True) == "last"
+    assert labels.one_line(ValueError(" ")) == "ValueError"
