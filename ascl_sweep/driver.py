@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from ascl.patience import LONGEST_PAUSE, PATIENCE, patiently
 from ascl_sweep.agenda import OVER, Agenda, Task, curves_of
-from ascl_sweep.cluster import NoResources
 from ascl_sweep.ledger import Ledger, RunRow, Writer
 from ascl_sweep.live import Display
 from ascl_sweep.loggers import Copies
 from ascl_sweep.places import Places
 from ascl_sweep.plan import planned_runs, varied
+from ascl_sweep.room import NoResources
 from ascl_sweep.rows import claimed, claims, planned_row, provenance, summed_up
 from ascl_sweep.spec import SweepSpec
 

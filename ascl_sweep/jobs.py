@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ascl.faults import read_yaml
 from ascl_sweep import __version__
-from ascl_sweep.cluster import NoResources
+from ascl_sweep.room import NoResources
 from ascl_sweep.spec import SweepSpec
 
 if TYPE_CHECKING:

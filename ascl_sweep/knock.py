@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascl_sweep.cluster import PREFIX, NoResources
+from ascl_sweep.cluster import PREFIX
+from ascl_sweep.room import NoResources
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
 ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d+))?")

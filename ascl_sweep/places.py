@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from ascl_sweep.cluster import Cluster
 from ascl_sweep.nodes import Nodes
+from ascl_sweep.room import Cluster
 from ascl_sweep.spec import Resources
 
 

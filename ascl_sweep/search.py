@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
 from ascl_sweep.agenda import Agenda, curves_of
-from ascl_sweep.cluster import Cluster, Node, NoResources, connected, look
+from ascl_sweep.cluster import connected, look
 from ascl_sweep.digest import digest_of
 from ascl_sweep.driver import Driver, End, Interrupts
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
@@ -23,6 +23,7 @@ from ascl_sweep.live import Display
 from ascl_sweep.loggers import copies
 from ascl_sweep.places import Places
 from ascl_sweep.plan import planned_runs
+from ascl_sweep.room import Cluster, Node, NoResources
 from ascl_sweep.rows import claims, complete_but_not_said
 from ascl_sweep.spec import SweepSpec
 

@@ -10,7 +10,8 @@ from ascl_sweep.checks.machine import Wants, gpus_of_system, look, of_machine
 from ascl_sweep.checks.packages import PACKAGES, of_versions
 from ascl_sweep.checks.stores import of_store, store_fault
 from ascl_sweep.checks.sweeps import of_sweeps
-from ascl_sweep.cluster import Cluster, Node, NoResources, connected
+from ascl_sweep.cluster import connected
+from ascl_sweep.room import Cluster, Node, NoResources
 
 if TYPE_CHECKING:
     from ascl_sweep.spec import SweepSpec

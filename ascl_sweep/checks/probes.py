@@ -12,8 +12,9 @@ from ascl_sweep.checks.machine import Wants, look, of_machine
 from ascl_sweep.checks.packages import WAY_OUT, of_versions, versions
 from ascl_sweep.checks.stores import leave_in, of_store, store_fault, take_away
 from ascl_sweep.checks.sweeps import of_sweeps
-from ascl_sweep.cluster import Cluster, NoResources, connected
+from ascl_sweep.cluster import connected
 from ascl_sweep.labels import one_line
+from ascl_sweep.room import Cluster, NoResources
 
 if TYPE_CHECKING:
     from ascl_sweep.spec import SweepSpec

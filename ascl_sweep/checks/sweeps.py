@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ascl_sweep.checks import Check
-from ascl_sweep.cluster import Cluster, NoResources
+from ascl_sweep.room import Cluster, NoResources
 
 if TYPE_CHECKING:
     from ascl_sweep.spec import SweepSpec

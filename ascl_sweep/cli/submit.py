@@ -69,8 +69,8 @@ def submit(
     """
     with sentences():
         from ascl_sweep.cli.look import load_specs
-        from ascl_sweep.cluster import NoResources
         from ascl_sweep.jobs import ClusterFile, check_store, submission_of
+        from ascl_sweep.room import NoResources
 
         if (cluster is None) == (address is None):
             raise ValueError("submit goes to one cluster; say --cluster FILE.yaml or --address URL")

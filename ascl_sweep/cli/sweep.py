@@ -204,10 +204,10 @@ def start(
 
 
 def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str]) -> "End":
-    from ascl_sweep.cluster import NoResources
     from ascl_sweep.driver import End, SweepFailed
     from ascl_sweep.live import Display
     from ascl_sweep.loggers import check_loggers
+    from ascl_sweep.room import NoResources
     from ascl_sweep.search import run_sweeps
 
     check_loggers(ways.loggers, ledger.address)

@@ -27,8 +27,8 @@ from ascl_sweep.checks.packages import PACKAGES, of_versions, outdated, unloadab
 from ascl_sweep.checks.stores import existing, leave_in, store_fault, take_away
 from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
 from ascl_sweep.cli import app
-from ascl_sweep.cluster import Cluster, Node
 from ascl_sweep.jobs import free_port
+from ascl_sweep.room import Cluster, Node
 from ascl_sweep.spec import spec_of
 from tests.sweeps import GRID, command, descendants, environment, kill, title, wait_until
 

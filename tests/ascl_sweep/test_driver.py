@@ -16,11 +16,11 @@ from ascl import patience
 from ascl_sweep import driver as driving
 from ascl_sweep import lock
 from ascl_sweep import places as placing
-from ascl_sweep.cluster import Cluster, Node, NoResources
 from ascl_sweep.driver import RETRIES, Driver, End, Interrupts, SweepFailed
 from ascl_sweep.ledger import Ledger
 from ascl_sweep.live import Display
 from ascl_sweep.places import Places
+from ascl_sweep.room import Cluster, Node, NoResources
 from ascl_sweep.spec import spec_of
 from ascl_sweep.store import Store
 from tests.ascl_sweep.test_agenda import GRID

@@ -14,9 +14,10 @@ import grpc
 import pytest
 
 from ascl_sweep import knock as module
-from ascl_sweep.cluster import PREFIX, NoResources, connected
+from ascl_sweep.cluster import PREFIX, connected
 from ascl_sweep.jobs import free_port
 from ascl_sweep.knock import Door, knock
+from ascl_sweep.room import NoResources
 
 Serve = Callable[..., int]
 HEAD, CLIENT = Door("h", 1).question, Door("h", 1, client=True).question

@@ -23,7 +23,6 @@ from typer.testing import CliRunner, Result
 from ascl_sweep import __version__, jobs
 from ascl_sweep.cli import app
 from ascl_sweep.cli import submit as command_line
-from ascl_sweep.cluster import NoResources
 from ascl_sweep.jobs import (
     ClusterFile,
     Jobs,
@@ -36,6 +35,7 @@ from ascl_sweep.jobs import (
     submission_of,
 )
 from ascl_sweep.ledger import Ledger
+from ascl_sweep.room import NoResources
 from ascl_sweep.spec import SweepSpec, spec_of
 from tests.sweeps import GRID, command, descendants, environment, kill, states, title, wait_until
 

@@ -1,0 +1,112 @@
+"""What fits where, and what is refused before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascl_sweep.room import Cluster, Kind, Node, NoResources
+from ascl_sweep.spec import Resources
+
+
+def cluster(*nodes: tuple[float, float]) -> Cluster:
+    return Cluster(
+        tuple(Node(str(i), *node) for i, node in enumerate(nodes)), Path("/nowhere"), private=True
+    )
+
+
+def resources(workers: int = 1, cpus: float = 1, gpus: float = 0) -> Resources:
+    return Resources(workers=workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
+
+
+def test_runs_fit_by_what_is_scarcest() -> None:
+    assert cluster((8, 2)).room(resources(cpus=2)) == 4
+    assert cluster((8, 2)).room(resources(cpus=2, gpus=1)) == 2
+    assert cluster((8, 2)).room(resources(gpus=0.25)) == 8
+    assert cluster((3, 1), (3, 1)).room(resources(workers=2, cpus=1, gpus=1)) == 1
+
+
+def test_parts_of_a_gpu_are_not_put_together_from_two() -> None:
+    assert cluster((8, 2)).room(resources(gpus=0.6)) == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        (resources(gpus=1), "gpus_per_worker=1"),
+        (resources(cpus=9), "cpus_per_worker=9"),
+        (resources(workers=9), "workers=9"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_way_out(wanted: Resources, word: str) -> None:
+    with pytest.raises(NoResources, match=word) as caught:
+        cluster((4, 0), (4, 0)).check(wanted)
+    assert "; " in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(
+    nodes=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 4)), min_size=1, max_size=3),
+    workers=st.integers(1, 4),
+    cpus=st.integers(1, 4),
+)
+def test_what_is_promised_is_there(
+    nodes: list[tuple[float, float]], workers: int, cpus: int
+) -> None:
+    there, wanted = cluster(*nodes), resources(workers, cpus)
+    room = there.room(wanted)
+    assert room * workers * cpus <= there.total()[0]
+    if room:
+        there.check(wanted)
+    else:
+        with pytest.raises(NoResources):
+            there.check(wanted)
+
+
+def test_runs_of_other_kinds_take_their_share() -> None:
+    there = cluster((8, 4), (8, 4))
+    large, quarter = resources(workers=4, gpus=1), resources(cpus=0.5, gpus=0.25)
+    assert there.room(large) == 2 and there.room(quarter) == 32
+    assert there.room(quarter, taken=[large]) == 16
+    assert there.room(large, taken=[quarter]) == 1, "seven whole GPUs are left"
+    assert there.room(large, taken=[quarter] * 4) == 1, "four quarters make one"
+    assert there.room(large, taken=[large, quarter]) == 0
+    assert there.room(resources(cpus=8), taken=[large, quarter]) == 0
+
+
+GPUS = st.sampled_from([0, 0.25, 0.5, 1, 2])
+KINDS = st.builds(resources, st.integers(1, 4), st.sampled_from([0.5, 1, 2]), GPUS)
+MACHINES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), min_size=1, max_size=4)
+
+
+@given(nodes=MACHINES, wanted=KINDS, taken=st.lists(KINDS, max_size=4))
+def test_what_is_promised_beside_other_runs_is_there(
+    nodes: list[tuple[float, float]], wanted: Resources, taken: list[Resources]
+) -> None:
+    there = cluster(*nodes)
+    room = there.room(wanted, taken=taken)
+    assert 0 <= room <= there.room(wanted)
+    if room:
+        every = [*taken, *[wanted] * room]
+        cpus, gpus = there.total()
+        assert sum(kind.workers * kind.cpus_per_worker for kind in every) <= cpus
+        assert sum(kind.workers * kind.gpus_per_worker for kind in every) <= gpus
+
+
+def test_machines_that_are_left_out_offer_no_room() -> None:
+    there = cluster((2, 0), (2, 0), (4, 0))
+    assert there.room(resources()) == 8
+    assert there.room(resources(), avoid={"2"}) == 4
+    assert there.room(resources(workers=5), avoid={"2"}) == 0
+
+
+def test_what_an_autoscaler_may_add_is_room_and_what_it_cannot_add_is_refused() -> None:
+    head = Node("head", cpus=0, gpus=0)
+    kinds = (Kind(1, 0, 0), Kind(count=20, cpus=8, gpus=1))
+    there = Cluster((head,), Path("/nowhere"), private=False, kinds=kinds)
+    there.check(resources(workers=20, cpus=8, gpus=1))
+    assert there.room(resources(cpus=4, gpus=1)) == 20
+    assert there.room(resources(cpus=2, gpus=0.25)) == 80
+    for never in (resources(gpus=2), resources(cpus=9), resources(workers=21, gpus=1)):
+        with pytest.raises(NoResources):
+            there.check(never)
