@@ -88,13 +88,21 @@ def unloadable(installed: Iterable[str]) -> dict[str, str]:
 
 
 def of_versions(
-    found: Mapping[str, Mapping[str, str]], faults: Mapping[str, Mapping[str, str]] | None = None
+    found: Mapping[str, Mapping[str, str | None]],
+    faults: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Check]:
-    """What is installed, by machine (there may be one alone), and what is wrong with it."""
+    """What is installed, by machine (there may be one alone), and what is wrong with it.
+
+    Of what is not installed there is no version; one that is not to be compared is None.
+    """
     return [
         _of_package(
             package,
-            {place: installed.get(package, "") for place, installed in found.items()},
+            {
+                place: version
+                for place, installed in found.items()
+                if (version := installed.get(package, "")) is not None
+            },
             {place: why[package] for place, why in (faults or {}).items() if package in why},
         )
         for package in ("Python", *PACKAGES, "ascl-sweep")

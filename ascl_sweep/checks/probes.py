@@ -1,7 +1,7 @@
 """Every node of a Ray cluster, asked through a small process of ours on each."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from ascl_sweep.checks import Check
 from ascl_sweep.checks.clocks import Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import dashboard_here, of_dashboard
 from ascl_sweep.checks.machine import Wants, look, of_machine
-from ascl_sweep.checks.packages import WAY_OUT, of_versions, versions
+from ascl_sweep.checks.packages import PACKAGES, WAY_OUT, of_versions, versions
 from ascl_sweep.checks.stores import leave_in, of_store, store_fault, take_away
 from ascl_sweep.checks.sweeps import of_sweeps
 from ascl_sweep.cluster import connected
@@ -79,11 +79,9 @@ def _check_nodes(
     facts, silent = probes.ask(look, wants, of=skews, seconds=LOOK_SECONDS)
     yield from silent
     installed = {name: found.versions for name, found in facts.items()}
-    for one in list(installed.values())[:1]:
-        # Of this machine only what must be equal for us to be understood there.
-        ours = {k: v for k, v in versions().items() if k in ("Python", "ray", "ascl-sweep")}
+    if installed:
         faults = {name: found.faults for name, found in facts.items()}
-        yield from of_versions(installed | {"here": {**one, **ours}}, faults)
+        yield from of_versions(installed | {"here": _like_ours(installed.values())}, faults)
     gpus = {names[node.node_id]: node.gpus for node in cluster.nodes if node.node_id in names}
     for name, found in facts.items():
         yield from of_machine(found, gpus.get(name, 0), f"{name} ")
@@ -92,6 +90,19 @@ def _check_nodes(
     if wants.store is not None and head is not None:
         yield from _check_store(probes, wants.store, head, facts)
     yield from of_sweeps(specs, cluster)
+
+
+def _like_ours(others: Collection[Mapping[str, str]]) -> dict[str, str | None]:
+    """What is installed here, to be held against nodes.
+
+    Ours must be equal only where we would not be understood there; what else differs is left out.
+    """
+    ours: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for package, version in versions().items():
+        needed = package in ("Python", "ray", "ascl-sweep")
+        if needed or version in {other.get(package) for other in others}:
+            ours[package] = version
+    return ours
 
 
 def _check_store(probes: "Probes", store: str, head: str, nodes: Iterable[str]) -> Iterator[Check]:

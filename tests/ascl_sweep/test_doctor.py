@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from ascl_sweep.checks import Check, here, machine, packages
+from ascl_sweep.checks import Check, here, machine, packages, probes
 from ascl_sweep.checks.clocks import SKEW_SECONDS, Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import of_dashboard
 from ascl_sweep.checks.machine import Facts, Gpu, gpus_of_system, of_machine
@@ -145,6 +146,17 @@ def test_what_is_missing_or_old_is_to_be_fixed() -> None:
     assert "not installed on b" in {c.found for c in of_versions({"a": VERSIONS, "b": without})}
 
 
+def test_what_a_laptop_has_beside_is_its_own_affair() -> None:
+    nodes = {"a": {**VERSIONS, "torch": "2.1"}, "b": VERSIONS}
+    ours = probes._like_ours(nodes.values())
+    assert ours["torch"] is None and ours["ray"] is not None, "ours are other versions"
+    laptop: dict[str, str | None] = {**VERSIONS, "torch": None, "pyarrow": None}
+    by_what = {check.what: check.found for check in of_versions({**nodes, "here": laptop})}
+    assert by_what["torch"] == "2.1 on a; 2.0 on b"
+    assert by_what["pyarrow"] == "2.0, the same on 2 machines"
+    assert by_what["ray"] == "2.0, the same on 3 machines"
+
+
 def test_what_is_there_and_will_not_do_is_told_by_machine() -> None:
     found = dict.fromkeys("abc", VERSIONS)
     why = {"torch": "does not load: no such library"}
@@ -220,6 +232,27 @@ def test_clocks_are_held_against_the_heads_not_ours() -> None:
     assert of_clock(late, late, "").ok, "it is our own clock that is wrong"
     assert not of_clock(late, Skew(0, 0.01), "").ok
     assert not of_clock(Skew(2.5, 0.01), Skew(0, 0.01), "").ok
+
+
+def test_a_node_that_stops_in_between_is_named_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    def get(call: str, timeout: float) -> float:
+        if call == "stopped":
+            raise ray.exceptions.GetTimeoutError
+        return 0.0
+
+    class Acted(probes.Probes):
+        def __init__(self) -> None:
+            acts = {name: Mock(**{"do.remote.return_value": name}) for name in ("a", "stopped")}
+            self._probes = acts
+
+    monkeypatch.setattr(ray, "get", get)
+    skews, (silent,) = Acted().compare_clocks(["a", "stopped"])
+    assert list(skews) == ["a"]
+    assert (silent.what, silent.found, silent.ok) == ("stopped node", "no answer in 60 s", False)
 
 
 # ---------------------------------------------------------------- store, dashboard, room
