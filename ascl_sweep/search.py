@@ -171,6 +171,8 @@ def _tune(driver: Driver) -> None:
             task = driver.next()
             # While a run trains there may be more to do: Tune never asks again after FINISHED.
             idle = task is None and not driver.agenda.running
+            if idle:
+                driver.tick()  # for ten minutes Tune does nothing but ask again
             return Searcher.FINISHED if idle and driver.over else task
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:

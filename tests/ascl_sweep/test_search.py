@@ -4,10 +4,16 @@ to start."""
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from ray.tune import TuneConfig
+from ray.tune.search import Searcher
 
 from ascl_sweep.ledger import Ledger
+from ascl_sweep.search import _tune
+from ascl_sweep.spec import spec_of
 from tests.sweeps import GRID, ascl_sweep, leftovers, numbers, orphans, states, write
 
 SEARCH = (
@@ -101,6 +107,28 @@ def test_a_second_run_has_nothing_to_do_and_starts_no_ray(done: Done) -> None:
     assert again.returncode == 0, again.stderr
     assert "starting Ray" not in again.stderr
     assert numbers(done.store) == before
+
+
+def test_time_passes_for_the_driver_while_nothing_runs_and_tune_only_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[object] = []
+
+    class Tuner:
+        def __init__(self, *words: Any, tune_config: TuneConfig, **named: Any) -> None:
+            self.search = tune_config.search_alg
+
+        def fit(self) -> None:
+            asked.extend(self.search.suggest("a trial") for _ in range(4))
+
+    driver = Mock(over=False, scratch=tmp_path)
+    driver.spec = spec_of(GRID, file="grid.yaml")
+    driver.agenda.running = set()
+    driver.next.side_effect = [None, {"run_id": "a"}, None, None]
+    driver.tick.side_effect = lambda: setattr(driver, "over", driver.tick.call_count == 3)
+    monkeypatch.setattr("ray.tune.Tuner", Tuner)
+    _tune(driver)
+    assert asked == [None, {"run_id": "a"}, None, Searcher.FINISHED]
 
 
 def test_nothing_is_left_behind(done: Done) -> None:
