@@ -41,8 +41,12 @@ def run_sweeps(
     concurrency: int | None = None,
     wait: bool = False,
     loggers: Sequence[str] = (),
+    one_worker: "Callable[[], type[tune.Trainable]] | None" = None,
 ) -> End:
-    """Run what the sweeps want and the ledger lacks, one sweep after the other."""
+    """Run what the sweeps want and the ledger lacks, one sweep after the other.
+
+    `one_worker` makes what takes the place of `OneWorker`, once Ray is loaded.
+    """
     with (
         copies(loggers, ledger.address, display.note) as copied,  # waited for without the lock
         ledger.writer(wait=wait, on_wait=display.waiting) as writer,
@@ -69,7 +73,7 @@ def run_sweeps(
                         places=Places(see, spec.resources, concurrency),
                         copies=copied,
                     )
-                    ends.append(driver.run(_tune))
+                    ends.append(driver.run(partial(_tune, one_worker=one_worker)))
                     if ends[-1] not in (End.DONE, End.FAILED):
                         break
     return ends[-1] if ends[-1] is not End.DONE else max(ends, key=lambda end: end is End.FAILED)
@@ -154,7 +158,7 @@ class SharedData:
         return reference
 
 
-def _tune(driver: Driver) -> None:
+def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None" = None) -> None:
     """Let Ray Tune run a sweep."""
     from ray import tune
     from ray.exceptions import RayError
@@ -237,8 +241,9 @@ def _tune(driver: Driver) -> None:
 
     # A process that the next run takes over saves seconds; one that starts others cannot be.
     reused = all(kind.workers == 1 for kind in driver.spec.resources.kinds())
+    single = one_worker() if one_worker else OneWorker
     tuner = tune.Tuner(
-        tune.with_resources(OneWorker if reused else any_workers, _placement),
+        tune.with_resources(single if reused else any_workers, _placement),
         tune_config=tune.TuneConfig(
             search_alg=Runs(),
             scheduler=Gate(),  # type: ignore[no-untyped-call]
