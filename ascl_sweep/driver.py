@@ -315,13 +315,12 @@ class Driver:
         """The store cannot be written: a far one may come back, a full disk does not."""
         where = self._where(error)
         self._flushed = now = time.monotonic()  # it may have taken long to find out
-        patience = self.ledger.patience
-        if patience and self._away_since is None:
+        if self.ledger.far and self._away_since is None:
             self._away_since = now
             self.display.note(
                 f"{where}; runs go on, and what they come to is kept until it answers"
             )
-        over = self._away_since is None or now - self._away_since > patience
+        over = self._away_since is None or now - self._away_since > PATIENCE
         if over and not self.draining:
             self.drain(End.NO_DISK, f"{where}; ending the sweep")
 
@@ -329,7 +328,7 @@ class Driver:
         """What an action on the store comes to; a far one that is away is waited for."""
         return patiently(
             action,
-            seconds=self.ledger.patience,
+            seconds=PATIENCE if self.ledger.far else 0,
             on_wait=lambda error: self.display.note(f"{self._where(error)}; waiting for it"),
         )
 

@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
-from ascl.patience import PATIENCE
 from ascl_sweep import lock
 from ascl_sweep.lock import Driver, LedgerBusy
 from ascl_sweep.parquet import ROLE_KEY, Files, Kind, Record
@@ -217,9 +216,9 @@ class Ledger:
         self._tables = {kind.folder: Files(self._store, kind) for kind in _WRITTEN_IN_ORDER}
 
     @property
-    def patience(self) -> float:
-        """Seconds to wait for a store that does not answer: a far one may come back."""
-        return PATIENCE if self._store.folder is None else 0.0
+    def far(self) -> bool:
+        """Whether the store is on another machine: it may be away, and come back."""
+        return self._store.folder is None
 
     @property
     def problems(self) -> list[str]:

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ascl.patience import PATIENCE, patiently
 from ascl_sweep.store import Store
 
 LOCK = ".lock"
@@ -70,9 +69,7 @@ def locked(store: Store, *, wait: bool, on_wait: Callable[[Driver], None]) -> It
     told = None
     while True:
         try:
-            # Who has waited is not sent away because a far store is away for a while.
-            patience = PATIENCE if told and not store.folder else 0.0
-            lock = patiently(partial(_taken, store), seconds=patience)
+            lock = _taken(store) if told is None or store.folder else _taken_patiently(store)
             break
         except LedgerBusy as busy:
             if not wait:
@@ -88,6 +85,13 @@ def locked(store: Store, *, wait: bool, on_wait: Callable[[Driver], None]) -> It
 
 def _taken(store: Store) -> Lock:
     return _Flock(store) if store.folder else _Lease(store)
+
+
+def _taken_patiently(store: Store) -> Lock:
+    """Who has waited is not sent away because a far store is away for a while."""
+    from ascl.patience import patiently  # of the trainer, which readers do without
+
+    return patiently(partial(_taken, store))
 
 
 def _ourselves() -> Driver:

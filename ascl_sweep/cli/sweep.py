@@ -240,20 +240,21 @@ def _run(specs: list["SweepSpec"], ledger: "Ledger", ways: Ways, again: list[str
 
 def _way_out(ledger: "Ledger") -> str:
     """What to do about a store that cannot be written."""
-    return "see that the store answers" if ledger.patience else "make room on the disk"
+    return "see that the store answers" if ledger.far else "make room on the disk"
 
 
 def _finish(end: "End", ledger: "Ledger", names: list[str], again: str) -> NoReturn:
     """Say how it ended, and how to go on."""
     from collections import Counter
 
-    from ascl.patience import patiently
+    from ascl.patience import PATIENCE, patiently
     from ascl_sweep.driver import End
 
     def waiting(error: OSError) -> None:
         talk.print(escape(f"{ledger.address}: {error}; waiting for it"))
 
-    found = patiently(ledger.runs, seconds=ledger.patience, on_wait=waiting)
+    seconds = PATIENCE if ledger.far else 0
+    found = patiently(ledger.runs, seconds=seconds, on_wait=waiting)
     rows = [row for row in found.values() if set(row.sweeps) & set(names)]
     counts = Counter(row.state for row in rows)
     summary = ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "no runs"

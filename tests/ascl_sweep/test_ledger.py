@@ -736,8 +736,6 @@ def test_a_stop_is_asked_for_seen_and_cleared(ledger: Ledger) -> None:
 def test_the_ledger_loads_neither_torch_nor_ray_nor_the_trainer() -> None:
     code = (
         "import sys; import ascl_sweep.ledger\n"
-        "assert not {'torch', 'ray', 'pandas', 'pydantic'} & set(sys.modules)\n"
-        "trainer = {name for name in sys.modules if name.startswith('ascl.')}\n"
-        "assert trainer == {'ascl.patience'}, trainer  # both wait for far stores alike\n"
+        "assert not {'torch', 'ray', 'ascl', 'pandas', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
