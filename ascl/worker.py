@@ -396,23 +396,12 @@ def several_workers(task: dict[str, Any]) -> None:
 
 
 def of_the_group(tell: Callable[[Message], None]) -> "RayTrainCallback":
-    """Says on which machines a run's workers are, and frees them if it fails before it trains.
+    """Says on which machines a run's workers are."""
+    from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 
-    Ray 2.60 forgets them if one dies, or cannot reach the others, while they are made one group:
-    what they hold would be lost to the sweep for good.
-    """
-    from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
-
-    class OfTheGroup(WorkerGroupCallback, ControllerCallback):
-        group: "WorkerGroup | None" = None
-
+    class OfTheGroup(WorkerGroupCallback):
         def after_worker_group_start(self, worker_group: "WorkerGroup") -> None:
-            self.group = worker_group
             tell(begun([worker.metadata.node_id for worker in worker_group.get_workers()]))
-
-        async def before_controller_shutdown(self) -> None:
-            if self.group is not None and self.group.has_started():
-                self.group.shutdown()  # type: ignore[no-untyped-call]
 
     return OfTheGroup()
 

@@ -294,6 +294,8 @@ class Driver:
     def drain(self, end: End, why: str) -> None:
         self.draining = end
         self.display.note(why)
+        for run_id in list(self.places.waiting):  # for a place, it may be for hours
+            self._end(run_id, "planned")
 
     def flush(self, *, last: bool = False) -> None:
         """Save what happened; then what nobody needs any more may go."""

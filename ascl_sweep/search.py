@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascl.datasets import DATASETS
 from ascl_sweep.agenda import Agenda, curves_of
-from ascl_sweep.cluster import connected, look
+from ascl_sweep.cluster import connected, free_what_the_dead_hold, look
 from ascl_sweep.digest import digest_of
 from ascl_sweep.driver import Driver, End, Interrupts
 from ascl_sweep.ledger import Ledger, SweepRow, Writer
@@ -61,7 +61,12 @@ def run_sweeps(
             for spec in specs:
                 for kind in spec.resources.kinds():
                     cluster.check(kind)  # what can never run shows before anything does
-            see = partial(look, cluster.scratch, private=cluster.private)
+
+            def see() -> Cluster:
+                if several:
+                    free_what_the_dead_hold()
+                return look(cluster.scratch, private=cluster.private)
+
             shared = SharedData(see)
             ends: list[End] = []
             with signals() as interrupts:
@@ -160,13 +165,19 @@ class SharedData:
 
 def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None" = None) -> None:
     """Let Ray Tune run a sweep."""
+    import ray
     from ray import tune
     from ray.exceptions import RayError
     from ray.tune.error import TuneError
+    from ray.tune.experiment import Trial
+    from ray.tune.progress_reporter import TrialProgressCallback
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler
     from ray.tune.search import Searcher
 
     from ascl.worker import OneWorker, any_workers
+
+    # A process that the next run takes over saves seconds; one that starts others cannot be.
+    reused = all(kind.workers == 1 for kind in driver.spec.resources.kinds())
 
     class Runs(Searcher):
         """Hands out the agenda's runs."""
@@ -188,19 +199,31 @@ def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()
 
+    ended = (Trial.TERMINATED, Trial.ERROR)
+    live: dict[Trial, None] = {}  # handed out and not over, first come first
+
     class Gate(FIFOScheduler):
         """Shows every message to the driver, and stops what it says."""
+
+        def on_trial_add(self, controller: Any, trial: Trial) -> None:
+            live[trial] = None
 
         def on_trial_result(self, controller: Any, trial: "Trial", result: dict[str, Any]) -> str:
             stop = driver.told(*_attempt(trial), nested(result))
             return TrialScheduler.STOP if stop else TrialScheduler.CONTINUE
 
         def choose_trial_to_run(self, controller: Any) -> "Trial | None":
-            # Asked at every step; those that train are stopped by their own next result.
-            for trial in controller.get_live_trials():
-                if trial.status == "PENDING" and driver.withdrawn(*_attempt(trial)):
-                    controller.request_stop_trial(trial)
-            return super().choose_trial_to_run(controller)
+            # Asked at every step: Tune's own way is to look through all trials there ever were.
+            for trial in list(live):
+                if trial.status not in ended and driver.withdrawn(*_attempt(trial)):
+                    # Now, for while it waits for a place no result comes to stop it by.
+                    process = trial.temporary_state.ray_actor
+                    controller.stop_trial(trial)
+                    if process is not None and not reused:
+                        ray.kill(process)  # its own would first wait for its workers
+                if trial.status in ended:
+                    del live[trial]
+            return next((trial for trial in live if trial.status == Trial.PENDING), None)
 
         def on_trial_complete(
             self, controller: Any, trial: "Trial", result: dict[str, Any]
@@ -212,11 +235,20 @@ def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()
 
-    class Watch(tune.Callback):
-        """Tells the driver of what went away, and that time passes."""
+    class Watch(TrialProgressCallback):
+        """Tells the driver of what went away, and that time passes.
+
+        In the place of Tune's own, which prints.
+        """
 
         def on_step_end(self, iteration: int, trials: list["Trial"], **info: Any) -> None:
             driver.tick()
+
+        def on_trial_result(self, *args: Any, **info: Any) -> None:
+            pass
+
+        def on_trial_complete(self, *args: Any, **info: Any) -> None:
+            pass
 
         def on_trial_error(self, iteration: int, trials: Any, trial: "Trial", **i: Any) -> None:
             driver.lost(*_attempt(trial), _last_line(trial))
@@ -239,8 +271,6 @@ def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
             return _nothing, ()
 
-    # A process that the next run takes over saves seconds; one that starts others cannot be.
-    reused = all(kind.workers == 1 for kind in driver.spec.resources.kinds())
     single = one_worker() if one_worker else OneWorker
     tuner = tune.Tuner(
         tune.with_resources(single if reused else any_workers, _placement),

@@ -128,6 +128,22 @@ def test_a_run_is_running_once_its_worker_is_there(tmp_path: Path) -> None:
     assert world.states() == ["done"] * 4
 
 
+def test_a_sweep_that_is_to_end_does_not_wait_for_runs_that_wait_for_a_place(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, "a", "b")
+
+    def script(driver: Driver) -> None:
+        trains, waits = Worker(driver, "a").begin(), Worker(driver, "b")
+        driver.drain(End.INTERRUPTED, "enough")
+        assert driver.withdrawn(*waits.key) and not driver.withdrawn(*trains.key)
+        assert trains.epoch(1), "it ends with its epoch"
+        assert not driver.agenda.running
+
+    assert world.run(script) is End.INTERRUPTED
+    assert set(world.states()) == {"planned"}
+
+
 def test_as_many_runs_are_handed_out_as_there_are_machines_while_they_come_and_go(
     tmp_path: Path,
 ) -> None:

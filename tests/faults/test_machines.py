@@ -2,6 +2,7 @@
 done all the same, each epoch once, with the numbers of a sweep that nobody disturbed."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
+from ascl_sweep.cli.app import INTERRUPTED
 from ascl_sweep.ledger import Ledger
 from tests.sweeps import (
     GRID,
@@ -209,6 +211,24 @@ def test_runs_ask_an_autoscaler_for_the_machines_they_lack(
     assert driver.wait(400) == 0, log.read_text()
     assert states(store) == ["done"] * 4
     assert all(row.host for row in Ledger(store).runs().values())
+
+
+@pytest.mark.parametrize(("text", "places"), [(GRID, 2), (TWO_WORKERS, 1)])
+def test_runs_that_wait_in_vain_no_longer_ask_an_autoscaler(
+    tmp_path: Path, cluster: Cluster, text: str, places: int
+) -> None:
+    say_what_may_come(cluster.address, count=2, cpus=1)
+    store, log = tmp_path / "store", tmp_path / "log"
+    driver = begin(cluster, write(tmp_path, text), store, log)
+    wait_until(lambda: waiting_for(cluster.address) == places, log)
+    say_what_may_come(cluster.address, count=1, cpus=1)
+    wait_until(lambda: waiting_for(cluster.address) == places - 1, log)
+    say_what_may_come(cluster.address, count=2, cpus=1)
+    wait_until(lambda: waiting_for(cluster.address) == places, log)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) == INTERRUPTED, log.read_text()
+    assert waiting_for(cluster.address) == 0
+    assert set(states(store)) == {"planned"}
 
 
 ASK = """
