@@ -319,6 +319,11 @@ class OneWorker(tune.Trainable):
         self._messages = self._told(new_config)
         return True
 
+    def get_auto_filled_metrics(self, *args: Any, **options: Any) -> Message:
+        """What Tune adds to each message; not the config, which the driver has."""
+        added: Message = super().get_auto_filled_metrics(*args, **options)
+        return {key: value for key, value in added.items() if key != "config"}
+
     def cleanup(self) -> None:
         self._messages.close()
         gc.collect()

@@ -6,9 +6,10 @@ with every seed, scored on test. Other sweeps run every cell with every seed.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from ascl.config import RunConfig
@@ -81,6 +82,10 @@ class Agenda:
         self._tried: dict[str, Mapping[str, Any]] = {}
         """The search's runs, in the order they were tried, and what each changes."""
         self._configs: dict[str, Task] = {}
+        self._passed: dict[Phase, int] = {"search": 0, "final": 0}
+        """So many of a phase's runs, from its first on, are known to be started or over."""
+        self._settled = 0
+        """So many of the search's runs, from its first on, are known to be over."""
         self._proposals: Proposals | None = None
         self._used_up = False
         self._final: list[Task] | None = None
@@ -135,7 +140,7 @@ class Agenda:
         """A run to start now; None if there is none, or none before others have ended."""
         task = self._next_search() if self.spec.is_search else None
         if task is None and self.search_is_over:
-            task = next((t for t in self.finals() if self._open(t.run_id, FINAL)), None)
+            task = self._first_open("final", self.finals())
         if task is not None:
             self.running.add(task.run_id)
         return task
@@ -153,8 +158,10 @@ class Agenda:
     def search_is_over(self) -> bool:
         if not self.spec.is_search:
             return True
-        if any(self._open(run_id) or run_id in self.running for run_id in self.allowed()):
-            return False
+        for run_id in islice(self._tried, self._settled, self._trials):
+            if self._open(run_id) or run_id in self.running:
+                return False
+            self._settled += 1  # for good
         return not self.spec.domains or self._used_up or len(self._tried) >= self._trials
 
     @property
@@ -179,10 +186,23 @@ class Agenda:
             and self.states.get(run_id) not in closed
         )
 
+    def _first_open(self, phase: Phase, tasks: Iterable[Task]) -> Task | None:
+        """The first of a phase's runs that is to be started.
+
+        Thousands are not looked through for each: those before it stay as they are until a run is
+        put back.
+        """
+        closed = FINAL if phase == "final" else OVER
+        for task in islice(tasks, self._passed[phase], None):
+            if self._open(task.run_id, closed):
+                return task
+            self._passed[phase] += 1
+        return None
+
     def _next_search(self) -> Task | None:
-        for run_id in self.allowed():
-            if self._open(run_id):
-                return self._configs[run_id]
+        task = self._first_open("search", islice(self._configs.values(), self._trials))
+        if task is not None:
+            return task
         if self._proposals is None or self._used_up or len(self._tried) >= self._trials:
             return None
         for _ in range(REPEATS):
@@ -247,7 +267,9 @@ class Agenda:
         """A run is over, one way or another; `planned` is one that was put off."""
         self.running.discard(run_id)
         self.states[run_id] = state
-        if state != "planned":
+        if state == "planned":
+            self._look_again()
+        else:
             self.over.add(run_id)
         if state == "failed":
             self.failures.append((error or "").replace(run_id, "…"))  # as in the name of its file
@@ -263,8 +285,13 @@ class Agenda:
         """A run's worker was lost, or failed with an error: it is to be started again."""
         self.running.discard(run_id)
         self.states[run_id] = "lost"
+        self._look_again()
         if error is not None:
             self.failures.append(error.replace(run_id, "…"))
+
+    def _look_again(self) -> None:
+        """A run that was passed is to be started after all."""
+        self._passed = {"search": 0, "final": 0}
 
     def _tell(self, run_id: str) -> None:
         if self._proposals is None or run_id not in self._tried:

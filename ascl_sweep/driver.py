@@ -24,7 +24,7 @@ from ascl_sweep.rows import claimed, claims, planned_row, provenance, summed_up
 from ascl_sweep.spec import SweepSpec
 
 FLUSH_SECONDS = 1.0
-DRAW_SECONDS = 0.25
+PROGRESS_SECONDS = 1.0  # how often all runs are looked through for what is left to do
 LOOK_SECONDS = 5.0  # how often the cluster is looked at: machines come and go
 RETRIES = 3  # of a run whose process or machine goes away before it has finished another epoch
 TAIL = 12  # lines of a failed run's log that are shown
@@ -287,7 +287,7 @@ class Driver:
                 with contextlib.suppress(OSError):  # the next driver clears it, too
                     self.ledger.clear_stop()
                 self.drain(End.STOPPED, "asked to stop: letting each run finish its epoch")
-        if now - self._drawn >= DRAW_SECONDS:
+        if now - self._drawn >= PROGRESS_SECONDS:
             self._drawn = now
             self.display.tick(*self.agenda.work_left(), self.places.room)
 

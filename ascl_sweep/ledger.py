@@ -157,12 +157,18 @@ def _checked(name: str, value: object, kind: Kind) -> object:
 
 def _storable(value: Any) -> Any:
     """Text as UTF-8 can hold it: a message may quote a file's name, which may be any bytes."""
+    if value is None or type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        plain = type(value) is str and value.isascii()
+        return value if plain else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, tuple):
         return [_storable(item) for item in value]
     # Without its subclass: np.float64 is a float, and a column has one type.
-    return next((t(value) for t in (bool, int, float) if isinstance(value, t)), value)
+    return next((t(value) for t in _AS_THEY_ARE if isinstance(value, t)), value)
+
+
+_AS_THEY_ARE = (bool, int, float)  # nearly all values of a run's row, which is made at each epoch
 
 
 def _values(column: "pa.ChunkedArray[Any]") -> list[Any]:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,6 +19,8 @@ from ascl_sweep.ledger import Driver, RunRow
 from ascl_sweep.spec import SweepSpec
 
 SPARKS = "▁▂▃▄▅▆▇█"
+DRAW_SECONDS = 0.25  # between two pictures
+AROUND = 4  # lines of a picture that are not runs, and one for the cursor's
 MARKS = {
     "done": "[green]done[/]",
     "stopped": "[yellow]stopped[/]",
@@ -94,7 +97,7 @@ class Display:
         again = f", going on after epoch {row.epochs}" if row.epochs else ""
         if self._live is None:
             self._say(f"start {row.run_id} {escape(self._arm(row))}{again}")
-        self._draw(force=True)
+        self._draw()
 
     def epoch(self, row: RunRow, curve: Sequence[float]) -> None:
         self._running[row.run_id] = Line(row, curve)
@@ -104,7 +107,7 @@ class Display:
         """A run was lost, and will be started again."""
         self._running.pop(row.run_id, None)
         self._say(f"[yellow]lost[/] {row.run_id} {escape(self._arm(row))}: {escape(why)}")
-        self._draw(force=True)
+        self._draw()
 
     def ended(self, row: RunRow, tail: Sequence[str]) -> None:
         self._running.pop(row.run_id, None)
@@ -128,7 +131,7 @@ class Display:
             self._say(f"  its output is in {escape(row.log)}")
             for line in tail:
                 self._say(f"  [dim]│ {escape(line)}[/]")
-        self._draw(force=True)
+        self._draw()
 
     def tick(self, done: int, left: int, at_once: int) -> None:
         """Time has passed: epochs done and to come, and how many runs may train at once."""
@@ -154,9 +157,10 @@ class Display:
         else:
             self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}")
 
-    def _draw(self, *, force: bool = False) -> None:
+    def _draw(self) -> None:
+        """Not at every event: of many runs there are many a second, and time passes by ticks."""
         now = time.monotonic()
-        if self._live is not None and (force or now - self._drawn > 0.25):
+        if self._live is not None and now - self._drawn > DRAW_SECONDS:
             self._drawn = now
             self._live.update(self.picture(), refresh=True)
 
@@ -181,7 +185,9 @@ class Display:
             f"{left_text} left" if left_text != "–" else "",
         )
         table = Table.grid(padding=(0, 2))
-        for line in self._running.values():
+        # What the screen has no room for would be laid out and then cut off.
+        lines = max(1, self._console.height - AROUND)
+        for line in islice(self._running.values(), lines):
             row = line.row
             table.add_row(
                 Text(row.run_id, style="cyan"),
@@ -190,8 +196,10 @@ class Display:
                 f"kNN {percent(row.knn_last_top1)}",
                 Text(spark(line.curve), style="green"),
             )
+        cut = len(self._running) - lines
+        more = [Text(f"… and {cut} more", style="dim")] if cut > 0 else []
         counts = [f"{n} {state}" for state, n in sorted(self._counts.items())]
         foot = [f"{len(self._running)} of {at_once} places in use", *counts]
         if self._best is not None:
             foot.append(f"best kNN {percent(self._best.knn_last_top1)} ({self._arm(self._best)})")
-        return Group(head, table, Text("  ".join(foot), style="dim"))
+        return Group(head, table, *more, Text("  ".join(foot), style="dim"))

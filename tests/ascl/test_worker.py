@@ -149,6 +149,15 @@ def test_a_worker_takes_one_run_after_the_other(
     worker.cleanup()
 
 
+def test_a_message_is_small_however_large_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascl.worker.node_id", lambda: "here")
+    told = OneWorker(task(tmp_path)).train()
+    assert told["state"] == "begun" and told["training_iteration"] == 1
+    assert "config" not in told
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -1,6 +1,7 @@
 """The agenda: what a sweep runs, whatever happens on the way."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascl_sweep.agenda import OVER, SAME_FAILURES, Agenda, Task, config_values
+from ascl_sweep.agenda import (
+    FINAL,
+    OVER,
+    SAME_FAILURES,
+    Agenda,
+    Phase,
+    Task,
+    config_values,
+)
 from ascl_sweep.ledger import RunRow
 from ascl_sweep.spec import SweepSpec, spec_of
 
@@ -166,6 +175,53 @@ def test_whatever_crashes_the_planned_runs_end_and_no_epoch_is_trained_twice(
     arms = ladder.finalists if ladder else 4
     assert len(finals) == arms * len(world.spec.seeds)
     assert all(len(world.curves[r.run_id]) == 9 for r in finals)
+
+
+class Plain(Agenda):
+    """Looks through all runs, each time."""
+
+    def _first_open(self, phase: Phase, tasks: Iterable[Task]) -> Task | None:
+        closed = FINAL if phase == "final" else OVER
+        return next((task for task in tasks if self._open(task.run_id, closed)), None)
+
+    @property
+    def search_is_over(self) -> bool:
+        self._settled = 0
+        return super().search_is_over
+
+
+@settings(max_examples=100)
+@given(
+    text=st.sampled_from([GRID, SEARCH, OPTUNA]),
+    fates=st.lists(
+        st.sampled_from(
+            ["wait", "wait", "done", "stopped", "failed", "planned", "lost", "no room"]
+        ),
+        max_size=60,
+    ),
+)
+def test_runs_come_in_the_order_of_looking_through_all_of_them(text: str, fates: list[str]) -> None:
+    quick, plain = World(text).agenda(), Plain(spec(text), {}, {})
+    running: list[str] = []
+    for turn, fate in enumerate(fates):
+        one, other = quick.next(), plain.next()
+        assert (one and one.run_id) == (other and other.run_id)
+        if one and fate == "no room":
+            for agenda in (quick, plain):
+                agenda.put_off(one.run_id)
+            continue
+        running += [one.run_id] if one else []
+        if running and fate not in ("wait", "no room"):
+            run_id = running.pop(turn % len(running))
+            for agenda in (quick, plain):
+                agenda.told(run_id, 1, 0.5, measured=False)
+                if fate == "lost":
+                    agenda.put_back(run_id)
+                else:
+                    agenda.ended(run_id, fate)
+        for about in ("search_is_over", "finished", "running"):
+            assert getattr(quick, about) == getattr(plain, about)
+        assert quick.work_left() == plain.work_left()
 
 
 def test_an_agenda_over_a_finished_sweep_has_nothing_to_do() -> None:

@@ -21,9 +21,11 @@ ROW = RunRow(
 )
 
 
-def shown(*, terminal: bool) -> tuple[Display, io.StringIO]:
+def shown(*, terminal: bool, height: int = 25) -> tuple[Display, io.StringIO]:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
+    console = Console(
+        file=out, force_terminal=terminal, width=120, height=height, color_system=None
+    )
     display = Display(console)
     display.sweep(SPEC, planned=4, at_once=2)
     return display, out
@@ -64,6 +66,20 @@ def test_on_a_terminal_running_runs_are_drawn() -> None:
     display.close()
     assert "epoch 3/9" in text and "kNN 25.0%" in text and "▁█" in text
     assert "3/12 epochs" in text and "1 of 2 places in use" in text
+
+
+def test_a_picture_has_no_more_runs_than_the_screen_has_lines() -> None:
+    display, _ = shown(terminal=True, height=20)
+    for number in range(200):
+        display.started(replace(ROW, run_id=f"run{number:03d}"), VARIED, [])
+    page = Console(file=io.StringIO(), width=120, color_system=None, record=True)
+    page.print(display.picture())
+    lines = page.export_text().splitlines()
+    display.close()
+    shown_runs = sum(line.startswith("run") for line in lines)
+    assert len(lines) < 20 and 10 < shown_runs < 20
+    assert f"… and {200 - shown_runs} more" in lines[-2]
+    assert "200 of 1 places in use" in lines[-1]
 
 
 def test_markup_in_an_error_is_shown_as_it_is() -> None:
