@@ -1,6 +1,6 @@
 """The command line; the only package that prints and exits."""
 
-from ascl_sweep.cli import doctor, embed, keep, look, paper, report, submit, sweep, train
+from ascl_sweep.cli import doctor, embed, keep, look, paper, plan, report, submit, sweep, train
 from ascl_sweep.cli.app import app, main
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "look",
     "main",
     "paper",
+    "plan",
     "report",
     "submit",
     "sweep",

@@ -66,7 +66,7 @@ def doctor(
         from ascl_sweep.checks.here import check_here
         from ascl_sweep.checks.machine import Wants
         from ascl_sweep.checks.probes import check_cluster
-        from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.cli.plan import load_specs
         from ascl_sweep.knock import Door
 
         if address is not None and start_ray:

@@ -54,7 +54,7 @@ def paper(
     Called again it goes on and trains nothing twice; a report on what there is comes anyway.
     """
     with sentences():
-        from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.cli.plan import load_specs
         from ascl_sweep.ledger import Ledger
 
         if scale not in SCALES:

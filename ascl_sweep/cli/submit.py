@@ -68,7 +68,7 @@ def submit(
     `report` work from here, with --store.
     """
     with sentences():
-        from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.cli.plan import load_specs
         from ascl_sweep.jobs import ClusterFile, check_store, submission_of
         from ascl_sweep.room import NoResources
 
@@ -204,19 +204,18 @@ def _panel(store: str, names: list[str]) -> Iterator[None]:
     if not talk.is_terminal:
         yield
         return
-    from rich.console import Group
     from rich.live import Live
 
-    from ascl_sweep.cli.look import _status, _status_parts
+    from ascl_sweep.cli.look import status_of, status_picture
 
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_SECONDS):
             with suppress(ValueError, OSError):  # nothing is there yet, or it is not ours to read
-                parts = Group(*_status_parts(_status(store, names)))
+                shown = status_picture(status_of(store, names))
                 if not over.is_set():
-                    live.update(parts, refresh=True)
+                    live.update(shown, refresh=True)
 
     with Live(console=talk, auto_refresh=False, transient=True) as live:
         # Not waited for at the end: a store that does not answer would hold us up.

@@ -69,7 +69,7 @@ def run(
 ) -> None:
     """Run what the sweeps want and the store lacks; called again, it goes on."""
     with sentences():
-        from ascl_sweep.cli.look import load_specs
+        from ascl_sweep.cli.plan import load_specs
 
         specs = load_specs(files, overrides or [], scale)
         words = ["run", *map(str, files), *flags(overrides or [], scale)]
@@ -176,7 +176,7 @@ def start(
 
     `then` is done before that, however they ended.
     """
-    from ascl_sweep.cli.look import plan_lines, plan_of
+    from ascl_sweep.cli.plan import plan_lines, plan_of
     from ascl_sweep.ledger import Ledger
 
     ledger = Ledger(store)

@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from ascl_sweep.agenda import config_values
-from ascl_sweep.cli import app
+from ascl_sweep.cli import app, look
 from ascl_sweep.ledger import Ledger, RunRow, SweepRow
 from ascl_sweep.spec import spec_of
 from tests.ascl.test_decoded import Usage, small_imagenet
@@ -187,3 +189,31 @@ def test_fetch_decodes_an_imagenet_if_the_disk_has_room(
     assert said.exit_code == 0 and said.stdout == ""
     assert "imagenet is ready for data.root=my data" in said.stderr
     assert (tmp_path / "my data" / "imagenet" / "val.pixels" / "00000.npz").exists()
+
+
+def test_a_watcher_stays_while_a_far_store_is_away(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "results", GRID)
+    real, times = look.status_of, iter(["there", "away", "there", "Ctrl-C"])
+
+    def status_of(store: str, names: list[str] | None) -> dict[str, Any]:
+        now = next(times)
+        if now == "away":
+            raise OSError("nobody answers")
+        if now == "Ctrl-C":
+            raise KeyboardInterrupt
+        return real(store, names)
+
+    monkeypatch.setattr(look, "status_of", status_of)
+    monkeypatch.setattr(look, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(look, "data", Console(force_terminal=True, width=100))
+    said = ask("status", "--watch")
+    assert said.exit_code == 0, said.output
+    assert said.stdout.count("results does not answer: nobody answers") == 1
+    assert said.stdout.count("nobody is driving it") == 4, "what was seen last stays in sight"
+
+
+def test_a_watcher_of_what_is_not_there_is_told_so(ask: Ask) -> None:
+    said = ask("status", "--watch")
+    assert said.exit_code == 2 and "there is no sweep in" in said.stderr
