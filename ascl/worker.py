@@ -192,7 +192,8 @@ class Folder:
         from pyarrow import fs
 
         store, place = fs.FileSystem.from_uri(address)
-        store.create_dir(place)
+        if store.type_name == "local":  # a bucket has no folders, and rights on files may be all
+            store.create_dir(place)
         # The checkpoint first: the rest of a run without one is taken for another's.
         for path in sorted(self.path.iterdir(), key=lambda path: path.name != CHECKPOINT):
             changed = path.stat().st_mtime_ns

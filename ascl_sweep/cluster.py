@@ -21,10 +21,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from ascl_sweep.labels import one_line
-from ascl_sweep.room import Cluster, Kind, Node, NoResources
+from ascl_sweep.room import Cluster, Kind, Node, NoResources, kinds_of
 
 PREFIX = "ascl-ray-"
+BOOTSTRAP = "ray_bootstrap_config.yaml"  # in the home of a head that `ray up` made
+MAY_COME = "ASCL_SWEEP_MAY_COME"  # the same of a head in a pod, as far as it matters here
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -120,15 +124,27 @@ def look(scratch: Path, *, private: bool) -> Cluster:
         for n in ray.nodes()  # type: ignore[no-untyped-call]
         if n["Alive"]
     )
-    # What an autoscaler has said of its cluster file; there is no public way to ask.
-    config = None
-    with contextlib.suppress(ray.exceptions.RaySystemError):  # it cannot be asked through ray://
-        config = ray._private.state.state.get_cluster_config()
-    kinds = tuple(
-        Kind(group.max_count, group.resources.get("CPU", 0), group.resources.get("GPU", 0))
-        for group in (config.node_group_configs if config else ())
-    )
-    return Cluster(nodes, scratch, private, kinds)
+    return Cluster(nodes, scratch, private, () if private else may_come())
+
+
+def may_come() -> tuple[Kind, ...]:
+    """What an autoscaler may make of the cluster whose head this is; nothing without one.
+
+    Ray 2.60 has a place for it in its store, which nothing fills. On the head that `ray up` made is
+    the file that its autoscaler goes by; on Kubernetes there is none, and our own file for KubeRay
+    says it in the head's environment.
+    """
+    where, text = MAY_COME, os.environ.get(MAY_COME)
+    if text is None:
+        where = str(Path.home() / BOOTSTRAP)
+        try:
+            text = Path(where).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ()
+    try:
+        return kinds_of(yaml.safe_load(text))
+    except (ValueError, yaml.YAMLError) as error:
+        raise NoResources(f"{where}: {one_line(error)}") from error
 
 
 def free_what_the_dead_hold() -> None:

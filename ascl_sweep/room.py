@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ascl_sweep.spec import Resources
@@ -92,6 +92,26 @@ class Cluster:
     def total(self) -> tuple[float, float]:
         """CPUs and GPUs."""
         return sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
+
+
+def kinds_of(cluster_file: Mapping[str, Any]) -> tuple[Kind, ...]:
+    """What an autoscaler may add, by the file that it goes by; raises ValueError if it is none."""
+    try:
+        most = int(cluster_file["max_workers"])
+        head = cluster_file.get("head_node_type")
+        return tuple(
+            Kind(
+                min(most, int(each.get("max_workers", 0 if name == head else most))),
+                float(each["resources"].get("CPU", 0)),
+                float(each["resources"].get("GPU", 0)),
+            )
+            for name, each in cluster_file["available_node_types"].items()
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            "what an autoscaler may add must be given as max_workers, and as available_node_types "
+            f"with their resources ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _room(machines: Sequence[Node | Kind], resources: Resources, taken: Sequence[Resources]) -> int:

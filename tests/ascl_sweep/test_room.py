@@ -1,12 +1,13 @@
 """What fits where, and what is refused before anything starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascl_sweep.room import Cluster, Kind, Node, NoResources
+from ascl_sweep.room import Cluster, Kind, Node, NoResources, kinds_of
 from ascl_sweep.spec import Resources
 
 
@@ -110,3 +111,28 @@ def test_what_an_autoscaler_may_add_is_room_and_what_it_cannot_add_is_refused() 
     for never in (resources(gpus=2), resources(cpus=9), resources(workers=21, gpus=1)):
         with pytest.raises(NoResources):
             there.check(never)
+
+
+def test_an_autoscaler_adds_no_more_of_a_kind_than_its_file_allows_in_all() -> None:
+    file = {
+        "max_workers": 8,
+        "head_node_type": "head",
+        "available_node_types": {
+            "head": {"resources": {"CPU": 4}},
+            "small": {"resources": {"CPU": 4, "GPU": 1}},
+            "large": {"resources": {"CPU": 96, "GPU": 8}, "max_workers": 2},
+            "many": {"resources": {"CPU": 1}, "max_workers": 100},
+        },
+    }
+    assert kinds_of(file) == (Kind(0, 4, 0), Kind(8, 4, 1), Kind(2, 96, 8), Kind(8, 1, 0))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [None, [], {}, {"max_workers": 8}, {"max_workers": "many", "available_node_types": {}},
+     {"max_workers": 8, "available_node_types": {"a": None}},
+     {"max_workers": 8, "available_node_types": {"a": {"resources": {"CPU": "all"}}}}],
+)  # fmt: skip
+def test_what_is_no_cluster_file_is_refused_in_a_sentence(file: Any) -> None:
+    with pytest.raises(ValueError, match="what an autoscaler may add must be given as"):
+        kinds_of(file)

@@ -102,6 +102,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "EmptyDirVolumeSource": {"sizeLimit": str},
     "Container": {
         "command": [str],
+        "env": ["EnvVar"],
         "image": str,
         "name": str,
         "ports": ["ContainerPort"],
@@ -109,6 +110,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "securityContext": "SecurityContext",
         "volumeMounts": ["VolumeMount"],
     },
+    "EnvVar": {"name": str, "value": str},
     "ContainerPort": {"containerPort": int, "name": str},
     "ResourceRequirements": {"limits": {str: str}, "requests": {str: str}},
     "SecurityContext": {
@@ -127,6 +129,7 @@ REQUIRED = {
     "WorkerGroupSpec": {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"},
     "PodSpec": {"containers"},
     "Container": {"name", "image"},
+    "EnvVar": {"name"},
     "VolumeMount": {"mountPath", "name"},
     "ContainerPort": {"containerPort"},
     "NetworkPolicySpec": {"podSelector"},

@@ -1,6 +1,7 @@
 """Machines of a real Ray cluster come, go and break while a sweep runs on it: every planned run is
 done all the same, each epoch once, with the numbers of a sweep that nobody disturbed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from ascl_sweep.cli.app import INTERRUPTED
+from ascl_sweep.cluster import BOOTSTRAP
 from ascl_sweep.ledger import Ledger
 from tests.sweeps import (
     GRID,
@@ -197,10 +199,10 @@ def test_runs_of_two_workers_go_on_elsewhere_if_a_machine_breaks_them(
 
 
 def test_runs_ask_an_autoscaler_for_the_machines_they_lack(
-    tmp_path: Path, cluster: Cluster
+    tmp_path: Path, cluster: Cluster, head: None
 ) -> None:
-    """An autoscaler of our own: it has said what it may add, and adds it when it is asked to."""
-    say_what_may_come(cluster.address, count=2, cpus=1)
+    """An autoscaler of our own: by its file it may add machines, and does when it is asked to."""
+    say_what_may_come(count=2)
     store, log = tmp_path / "store", tmp_path / "log"
     driver = begin(cluster, write(tmp_path, GRID), store, log)
     wait_until(lambda: waiting_for(cluster.address) == 2, log)
@@ -215,15 +217,15 @@ def test_runs_ask_an_autoscaler_for_the_machines_they_lack(
 
 @pytest.mark.parametrize(("text", "places"), [(GRID, 2), (TWO_WORKERS, 1)])
 def test_runs_that_wait_in_vain_no_longer_ask_an_autoscaler(
-    tmp_path: Path, cluster: Cluster, text: str, places: int
+    tmp_path: Path, cluster: Cluster, head: None, text: str, places: int
 ) -> None:
-    say_what_may_come(cluster.address, count=2, cpus=1)
+    say_what_may_come(count=2)
     store, log = tmp_path / "store", tmp_path / "log"
     driver = begin(cluster, write(tmp_path, text), store, log)
     wait_until(lambda: waiting_for(cluster.address) == places, log)
-    say_what_may_come(cluster.address, count=1, cpus=1)
+    say_what_may_come(count=1)
     wait_until(lambda: waiting_for(cluster.address) == places - 1, log)
-    say_what_may_come(cluster.address, count=2, cpus=1)
+    say_what_may_come(count=2)
     wait_until(lambda: waiting_for(cluster.address) == places, log)
     driver.send_signal(signal.SIGINT)
     assert driver.wait(60) == INTERRUPTED, log.read_text()
@@ -231,36 +233,32 @@ def test_runs_that_wait_in_vain_no_longer_ask_an_autoscaler(
     assert set(states(store)) == {"planned"}
 
 
+@pytest.fixture
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """We are the head that `ray up` made: its home has the autoscaler's file."""
+    token = Path.home() / ".ray" / "auth_token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def say_what_may_come(count: int) -> None:
+    kinds = {"head": {"resources": {"CPU": 0}}, "worker": {"resources": {"CPU": 1}}}
+    told = {"max_workers": count, "head_node_type": "head", "available_node_types": kinds}
+    half = Path.home() / "half"
+    half.write_text(json.dumps(told))
+    half.replace(Path.home() / BOOTSTRAP)  # as rsync does
+
+
 ASK = """
 import sys, ray
-from ray.core.generated import autoscaler_pb2
-from ray._raylet import GCS_AUTOSCALER_CLUSTER_CONFIG_KEY as KEY
-from ray._raylet import GCS_AUTOSCALER_STATE_NAMESPACE as SPACE
-from ray.experimental.internal_kv import _internal_kv_put
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-if sys.argv[2] == "say":
-    config = autoscaler_pb2.ClusterConfig()
-    group = config.node_group_configs.add(name="worker", max_count=int(sys.argv[3]))
-    group.resources["CPU"] = int(sys.argv[4])
-    _internal_kv_put(KEY.encode(), config.SerializeToString(), namespace=SPACE.encode())
-else:
-    groups = ray.util.placement_group_table().values()
-    print(sum(group["state"] == "PENDING" for group in groups))
+groups = ray.util.placement_group_table().values()
+print(sum(group["state"] == "PENDING" for group in groups))
 """
-
-
-def asked(*words: object) -> str:
-    said = subprocess.run(
-        [sys.executable, "-c", ASK, *map(str, words)], capture_output=True, text=True, check=True
-    )
-    return said.stdout
-
-
-def say_what_may_come(address: str, count: int, cpus: int) -> None:
-    asked(address, "say", count, cpus)
 
 
 def waiting_for(address: str) -> int:
     """How many placements wait for machines: what an autoscaler goes by."""
-    return int(asked(address, "ask"))
+    ask = [sys.executable, "-c", ASK, address]
+    return int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
