@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import torch
 from ray import tune
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from ascl import distributed
 from ascl.checkpoint import CHECKPOINT, CheckpointError, resume, train_in, write_atomically
@@ -73,8 +73,8 @@ def messages(task: Mapping[str, Any]) -> Generator[Message, None, None]:
     except Diverged as error:
         yield {"state": "diverged", "error": str(error), "done": True}
     except Exception as error:
-        if distributed.world_size() > 1:
-            raise
+        if distributed.world_size() > 1 or isinstance(error, RayError):
+            raise  # Ray's own is no fault of the run
         yield {"state": "failed", "error": sentence(error), "done": True}
 
 
@@ -85,6 +85,8 @@ def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
     folder.pull()
     run = build(config, data=shared_data(task))
     note = _resume(run, folder.path)
+    if task["keep_best"]:
+        _keep_best(run, folder.path)  # as a worker that was killed may have been about to
     facts: Message = {
         "host": socket.gethostname(),
         "device": device_name(run.pixels.device),
@@ -95,10 +97,16 @@ def _epochs(task: Mapping[str, Any], folder: "Folder") -> Iterator[Message]:
     for metrics in run.history[task["recorded"] :]:
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
     for metrics in train_in(run, folder.path):
-        if task["keep_best"] and is_best(run) and distributed.rank() == 0:
-            keep(folder.path / CHECKPOINT, folder.path / BEST)
+        if task["keep_best"]:
+            _keep_best(run, folder.path)
         folder.push(last=metrics.epoch == config.epochs)
         yield _told(metrics.epoch, asdict(metrics), config.epochs) | facts
+
+
+def _keep_best(run: Run, folder: Path) -> None:
+    """Keep the last epoch's checkpoint if there is none better."""
+    if distributed.rank() == 0 and is_best(run):
+        keep(folder / CHECKPOINT, folder / BEST)
 
 
 def is_best(run: Run) -> bool:
@@ -119,6 +127,8 @@ def _told(epoch: int, metrics: Message, epochs: int) -> Message:
 
 def _resume(run: Run, folder: Path) -> str | None:
     """Go on from the run's checkpoint; one that is damaged is put away, and said so."""
+    if distributed.rank() == 0 and not (folder / CHECKPOINT).exists():
+        (folder / "config.yaml").unlink(missing_ok=True)  # of a folder that was half deleted
     try:
         resume(run, folder)
     except CheckpointError as error:
@@ -287,7 +297,7 @@ def shared_data(task: Mapping[str, Any]) -> Data | None:
         return None
     try:
         return unpack(ray.get(reference["ref"]))
-    except RayTaskError as error:
+    except RayError as error:
         # It may be the fault of the machine that loaded them; if not, loading shows it again.
         note = f"the images could not be shared ({sentence(error)}); loading them here\n"
         os.write(2, note.encode())

@@ -68,7 +68,7 @@ class Agenda:
     over: set[str] = field(default_factory=set)
     """Runs that need no more work."""
     running: set[str] = field(default_factory=set)
-    failures: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
     """Errors of the runs that failed since the last one that did not."""
 
     def __post_init__(self) -> None:
@@ -167,8 +167,9 @@ class Agenda:
     @property
     def hopeless(self) -> str | None:
         """The error that every run so far ended with, if there were enough of them."""
-        alike = len(self.failures) >= SAME_FAILURES and len(set(self.failures)) == 1
-        return self.failures[0] if alike else None
+        errors = list(self.failures.values())
+        alike = len(errors) >= SAME_FAILURES and len(set(errors)) == 1
+        return errors[0] if alike else None
 
     @property
     def _trials(self) -> int:
@@ -272,7 +273,7 @@ class Agenda:
         else:
             self.over.add(run_id)
         if state == "failed":
-            self.failures.append((error or "").replace(run_id, "…"))  # as in the name of its file
+            self.failures[run_id] = (error or "").replace(run_id, "…")  # as in its file's name
         else:
             self.failures.clear()
         self._tell(run_id)
@@ -287,7 +288,7 @@ class Agenda:
         self.states[run_id] = "lost"
         self._look_again()
         if error is not None:
-            self.failures.append(error.replace(run_id, "…"))
+            self.failures[run_id] = error.replace(run_id, "…")
 
     def _look_again(self) -> None:
         """A run that was passed is to be started after all."""

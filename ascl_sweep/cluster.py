@@ -24,7 +24,7 @@ from pathlib import Path
 import yaml
 
 from ascl_sweep.labels import one_line
-from ascl_sweep.room import Cluster, Kind, Node, NoResources, kinds_of
+from ascl_sweep.room import Cluster, Later, Node, NoResources, later_of
 
 PREFIX = "ascl-ray-"
 BOOTSTRAP = "ray_bootstrap_config.yaml"  # in the home of a head that `ray up` made
@@ -124,10 +124,10 @@ def look(scratch: Path, *, private: bool) -> Cluster:
         for n in ray.nodes()  # type: ignore[no-untyped-call]
         if n["Alive"]
     )
-    return Cluster(nodes, scratch, private, () if private else may_come())
+    return Cluster(nodes, scratch, private, Later() if private else may_come())
 
 
-def may_come() -> tuple[Kind, ...]:
+def may_come() -> Later:
     """What an autoscaler may make of the cluster whose head this is; nothing without one.
 
     Ray 2.60 has a place for it in its store, which nothing fills. On the head that `ray up` made is
@@ -140,9 +140,9 @@ def may_come() -> tuple[Kind, ...]:
         try:
             text = Path(where).read_text(encoding="utf-8")
         except FileNotFoundError:
-            return ()
+            return Later()
     try:
-        return kinds_of(yaml.safe_load(text))
+        return later_of(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
         raise NoResources(f"{where}: {one_line(error)}") from error
 

@@ -26,7 +26,8 @@ from ascl_sweep.spec import SweepSpec
 FLUSH_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0  # how often all runs are looked through for what is left to do
 LOOK_SECONDS = 5.0  # how often the cluster is looked at: machines come and go
-RETRIES = 3  # of a run whose process or machine goes away before it has finished another epoch
+RETRIES = 3  # of a run whose process goes away before it has finished another epoch
+MACHINES = 10  # that a run may lose before it has: spot machines go, but one may also end them all
 TAIL = 12  # lines of a failed run's log that are shown
 T = TypeVar("T")
 
@@ -89,6 +90,7 @@ class Driver:
         self._to_delete: list[str] = []
         self._noted: set[str] = set()
         self._deaths: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
         self._tasks: dict[str, Task] = {}
         """What was handed out."""
         self._stranded: str | None = None
@@ -186,6 +188,7 @@ class Driver:
                 self._end(run_id, result["state"], result.get("error"))
             return True
         self._deaths.pop(run_id, None)
+        self._losses.pop(run_id, None)
         self._leave_out(self.places.got_on(run_id))
         epochs = self.epochs[run_id]
         epoch = metrics["epoch"]
@@ -224,12 +227,15 @@ class Driver:
         """
         if self.withdrawn(run_id, attempt):
             return
-        self._deaths[run_id] += 1
-        if self._deaths[run_id] > RETRIES:
-            times = self._deaths[run_id]
+        gone = self.places.machine_is_gone(run_id)
+        deaths, most = (self._losses, MACHINES) if gone else (self._deaths, RETRIES)
+        deaths[run_id] += 1
+        if deaths[run_id] > most:
+            times = deaths[run_id]
             self._end(run_id, "failed", f"its process or machine went away {times} times ({error})")
             return
-        self._leave_out(self.places.died(run_id))
+        if not gone:
+            self._leave_out(self.places.died(run_id))
         self._put_back(run_id)
         self.display.lost(self.rows[run_id], f"its process or machine went away ({error})")
 

@@ -31,14 +31,13 @@ class Nodes:
 
     def failed(self, run_id: str, nodes: Iterable[str]) -> set[str]:
         """A run has failed there; which machines are left out for it, from now on."""
-        nodes = set(nodes)
         self._failures[run_id] += 1
-        self._failed_on[run_id] |= nodes
-        return self.died(nodes)
+        return self.died(run_id, nodes)
 
-    def died(self, nodes: Iterable[str]) -> set[str]:
+    def died(self, run_id: str, nodes: Iterable[str]) -> set[str]:
         """A run's process has died there, and the machine has not; as `failed`."""
         for node in nodes:
+            self._failed_on[run_id].add(node)
             self._in_a_row[node] += 1
             self._good.discard(node)
         return self._judge()

@@ -35,11 +35,11 @@ class Places:
         """Look at the cluster; which of the runs that were handed out have no place any more."""
         self.cluster = self.look()
         rooms = self._rooms()
-        if not all(rooms) and self.nodes.left_out:
+        if self.nodes.left_out and self._forgiving_helps(rooms):
             self.nodes.forgive()
             rooms = self._rooms()
         self.room = min(max(rooms), self.concurrency or max(rooms))
-        begun = [wanted for run, wanted in self._taken.items() if run not in self.waiting]
+        begun = [wanted for run, wanted in self._charged() if run not in self.waiting]
         homeless = []
         for run, avoid in self.waiting.items():
             if self._room_for(self._taken[run], avoid) and self._fits(self._taken[run], begun):
@@ -54,6 +54,13 @@ class Places:
         """How many runs of each kind the cluster holds."""
         kinds = self.resources.kinds()
         return [self._room_for(kind, self.nodes.left_out) for kind in kinds]
+
+    def _forgiving_helps(self, rooms: Sequence[int]) -> bool:
+        """Whether a kind has no room but on machines that are left out."""
+        kinds = self.resources.kinds()
+        return any(
+            not room and self._room_for(kind, ()) for kind, room in zip(kinds, rooms, strict=True)
+        )
 
     def _room_for(self, wanted: Resources, avoid: Collection[str]) -> int:
         return self.cluster.room(wanted, avoid)
@@ -73,9 +80,18 @@ class Places:
 
         None overtakes a larger one that waits for its place, which it might wait for until the end.
         """
-        if any(self._taken[run].workers > wanted.workers for run in self.waiting):
+        if any(_size(self._taken[run]) > _size(wanted) for run in self.waiting):
             return False
-        return self._fits(wanted, list(self._taken.values()))
+        return self._fits(wanted, [taken for _, taken in self._charged()])
+
+    def _charged(self) -> list[tuple[str, Resources]]:
+        """What was handed to whom, without runs on machines that are left out and do not count."""
+        out = self.nodes.left_out
+        return [
+            (run, wanted)
+            for run, wanted in self._taken.items()
+            if not (nodes := self._nodes_of.get(run)) or not out.issuperset(nodes)
+        ]
 
     @property
     def without_room(self) -> float:
@@ -104,10 +120,14 @@ class Places:
         """A run has finished an epoch; which machines are left out from now on."""
         return {bad for node in self._nodes_of.get(run_id, ()) for bad in self.nodes.got_on(node)}
 
+    def machine_is_gone(self, run_id: str) -> bool:
+        """Whether one of a run's machines is no longer there, now that its process is not."""
+        there = {node.node_id for node in self.look().nodes}
+        return not there.issuperset(self._nodes_of.get(run_id, ()))
+
     def died(self, run_id: str) -> set[str]:
-        """A run's process is gone, and maybe its machine; as `got_on`."""
-        there = {node.node_id for node in self.cluster.nodes}
-        return self.nodes.died(there.intersection(self._nodes_of.get(run_id, ())))
+        """A run's process is gone, and its machine is not; as `got_on`."""
+        return self.nodes.died(run_id, self._nodes_of.get(run_id, ()))
 
     def failed(self, run_id: str, rank: int | None) -> set[str]:
         """A run has failed, on one of its ranks if that is known; as `got_on`."""
@@ -116,10 +136,15 @@ class Places:
 
     def another(self, run_id: str) -> bool:
         """Whether a failed run is to be tried on another machine."""
-        return self.nodes.another(run_id, [node.node_id for node in self.cluster.nodes])
+        return self.nodes.another(run_id, self.cluster.holding(self._taken[run_id]))
 
     def ended(self, run_id: str) -> None:
         """A run is over, or put back."""
         self.waiting.pop(run_id, None)
         self._taken.pop(run_id, None)
         self._nodes_of.pop(run_id, None)
+
+
+def _size(wanted: Resources) -> tuple[float, float]:
+    """What a run takes in all; GPUs are scarcer."""
+    return wanted.workers * wanted.gpus_per_worker, wanted.workers * wanted.cpus_per_worker

@@ -37,6 +37,21 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Later:
+    """What an autoscaler may make of a cluster."""
+
+    kinds: tuple[Kind, ...] = ()
+    most: int = 0
+    """Machines in all."""
+
+    def best(self, resources: Resources) -> list[Kind]:
+        """The most machines that there may be, those that hold most of a kind of run."""
+        every = [kind for kind in self.kinds for _ in range(kind.count)]
+        every.sort(key=lambda kind: _free(kind).fits(resources), reverse=True)
+        return every[: self.most]
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Where runs are started, as it is now."""
 
@@ -45,8 +60,8 @@ class Cluster:
     """For what Ray writes and nobody reads; gone at the end."""
     private: bool
     """Whether it is this machine, and this process its only user."""
-    kinds: tuple[Kind, ...] = ()
-    """What an autoscaler may make of it, at the most; empty without one."""
+    later: Later = Later()
+    """What an autoscaler may make of it; nothing without one."""
 
     def room(
         self,
@@ -60,13 +75,17 @@ class Cluster:
         are there.
         """
         here = [node for node in self.nodes if node.node_id not in avoid]
-        later = [kind for kind in self.kinds for _ in range(kind.count)]
+        later = self.later.best(resources)
         return max(_room(here, resources, taken), _room(later, resources, taken))
+
+    def holding(self, resources: Resources) -> list[str]:
+        """The machines on which a worker fits."""
+        return [node.node_id for node in self.nodes if _free(node).fits(resources)]
 
     def check(self, resources: Resources) -> None:
         """Raise `NoResources` if no run can ever be started."""
         cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
-        every: list[Node | Kind] = [*self.nodes, *self.kinds]
+        every: list[Node | Kind] = [*self.nodes, *(kind for kind in self.later.kinds if kind.count)]
         most_gpus = max((node.gpus for node in every), default=0)
         most_cpus = max((node.cpus for node in every), default=0)
         if gpus > most_gpus:
@@ -94,12 +113,12 @@ class Cluster:
         return sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
 
 
-def kinds_of(cluster_file: Mapping[str, Any]) -> tuple[Kind, ...]:
+def later_of(cluster_file: Mapping[str, Any]) -> Later:
     """What an autoscaler may add, by the file that it goes by; raises ValueError if it is none."""
     try:
         most = int(cluster_file["max_workers"])
         head = cluster_file.get("head_node_type")
-        return tuple(
+        kinds = tuple(
             Kind(
                 min(most, int(each.get("max_workers", 0 if name == head else most))),
                 float(each["resources"].get("CPU", 0)),
@@ -107,6 +126,7 @@ def kinds_of(cluster_file: Mapping[str, Any]) -> tuple[Kind, ...]:
             )
             for name, each in cluster_file["available_node_types"].items()
         )
+        return Later(kinds, most)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             "what an autoscaler may add must be given as max_workers, and as available_node_types "
@@ -119,7 +139,7 @@ def _room(machines: Sequence[Node | Kind], resources: Resources, taken: Sequence
 
     Ray may have put the others less tightly; a run that then finds no place waits for one.
     """
-    free = [_Free(machine.cpus, [1.0] * int(machine.gpus)) for machine in machines]
+    free = [_free(machine) for machine in machines]
     alike = sum(other == resources for other in taken)
     # The hungriest first, each as tightly as can be; those like ours are simply counted.
     others = [other for other in taken if other != resources]
@@ -129,6 +149,10 @@ def _room(machines: Sequence[Node | Kind], resources: Resources, taken: Sequence
                 return 0  # more is taken than is there: machines went away
     places = sum(machine.fits(resources) for machine in free)
     return max(0, places // resources.workers - alike)
+
+
+def _free(machine: Node | Kind) -> _Free:
+    return _Free(machine.cpus, [1.0] * int(machine.gpus))
 
 
 @dataclass

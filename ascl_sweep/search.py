@@ -58,6 +58,7 @@ def run_sweeps(
         several = any(kind.workers > 1 for spec in specs for kind in spec.resources.kinds())
         display.note("starting Ray …" if address is None else f"connecting to Ray at {address} …")
         with connected(address, dashboard=several) as cluster:
+            writer.beat()  # it may have taken minutes: is the store still ours?
             for spec in specs:
                 for kind in spec.resources.kinds():
                     cluster.check(kind)  # what can never run shows before anything does
@@ -218,6 +219,7 @@ def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None
                 if trial.status not in ended and driver.withdrawn(*_attempt(trial)):
                     # Now, for while it waits for a place no result comes to stop it by.
                     process = trial.temporary_state.ray_actor
+                    _unstage(controller._tune_controller, trial)
                     controller.stop_trial(trial)
                     if process is not None and not reused:
                         ray.kill(process)  # its own would first wait for its workers
@@ -299,6 +301,16 @@ def _tune(driver: Driver, one_worker: "Callable[[], type[tune.Trainable]] | None
         raise NoResources(
             f"Ray gave up ({reason}); nothing is lost, and the same command goes on"
         ) from error
+
+
+def _unstage(controller: Any, trial: "Trial") -> None:
+    """Take a trial off those that wait: Tune 2.60 forgets to if it is stopped before it begins.
+
+    For each it would keep one idle process for the rest of the sweep, and what that holds.
+    """
+    if trial in controller._staged_trials:
+        controller._unstage_trial_with_resources(trial)
+    controller._resetting_trials.discard(trial)
 
 
 def _placement(task: Mapping[str, Any]) -> "tune.PlacementGroupFactory":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, ObjectLostError, RayError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     UserExceptionWithTraceback,
     WorkerHealthCheckFailedError,
@@ -115,6 +115,48 @@ def test_the_best_epoch_of_a_finalist_is_kept(tmp_path: Path) -> None:
     kept = torch.load(tmp_path / BEST, weights_only=True)
     best = max(i for i, s in enumerate(scores) if s == max(scores)) + 1
     assert kept["epoch"] == best
+
+
+def test_the_best_epoch_is_kept_by_the_next_worker_if_the_first_could_not(tmp_path: Path) -> None:
+    """It was killed between an epoch's checkpoint and what is kept of it."""
+    cut = task(tmp_path / "cut", keep_best=True)
+    first = messages(cut)
+    next(first)
+    first.close()
+    (tmp_path / "cut" / BEST).unlink()
+    again = messages(cut)
+    next(again)  # the same epoch, told again: its score is the best so far
+    again.close()
+    assert torch.load(tmp_path / "cut" / BEST, weights_only=True)["epoch"] == 1
+
+
+def test_a_folder_that_was_half_deleted_is_started_over(tmp_path: Path) -> None:
+    whole = list(messages(task(tmp_path)))
+    (tmp_path / CHECKPOINT).unlink()
+    assert losses(list(messages(task(tmp_path)))) == losses(whole)
+
+
+def test_what_ray_itself_loses_is_no_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*args: object, **options: object) -> object:
+        raise ObjectLostError("00ff", None, "")
+
+    monkeypatch.setattr("ascl.worker.build", away)
+    with pytest.raises(RayError):
+        list(messages(task(tmp_path)))
+
+
+def test_images_that_ray_has_lost_are_loaded_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(reference: object) -> object:
+        raise ObjectLostError("00ff", None, "")
+
+    whole = list(messages(task(tmp_path / "whole")))
+    monkeypatch.setattr("ray.get", away)
+    again = list(messages(task(tmp_path / "again", data={"ref": None})))
+    assert losses(again) == losses(whole)
 
 
 def test_packed_data_come_back_without_a_copy() -> None:

@@ -267,6 +267,19 @@ def test_a_sweep_is_hopeless_when_every_run_fails_alike(errors: list[str]) -> No
     assert agenda.hopeless == ("a" if len(set(errors)) == 1 else None)
 
 
+def test_a_run_that_fails_again_elsewhere_counts_once() -> None:
+    agenda = World(GRID).agenda()
+    for attempt in range(2):
+        for _ in range(2):
+            task = agenda.next()
+            assert task is not None
+            if attempt == 0:
+                agenda.put_back(task.run_id, "a")
+            else:
+                agenda.ended(task.run_id, "failed", "a")
+    assert agenda.hopeless is None, "two runs failed, twice each"
+
+
 def test_an_epoch_that_comes_in_is_a_sign_of_hope() -> None:
     agenda = World(GRID).agenda()
     tasks = [agenda.next() for _ in range(4)]

@@ -16,7 +16,7 @@ from ascl import patience
 from ascl_sweep import driver as driving
 from ascl_sweep import lock
 from ascl_sweep import places as placing
-from ascl_sweep.driver import RETRIES, Driver, End, Interrupts, SweepFailed
+from ascl_sweep.driver import MACHINES, RETRIES, Driver, End, Interrupts, SweepFailed
 from ascl_sweep.ledger import Ledger
 from ascl_sweep.live import Display
 from ascl_sweep.places import Places
@@ -142,6 +142,38 @@ def test_a_sweep_that_is_to_end_does_not_wait_for_runs_that_wait_for_a_place(
 
     assert world.run(script) is End.INTERRUPTED
     assert set(world.states()) == {"planned"}
+
+
+def test_machines_that_go_away_are_no_fault_of_their_run(tmp_path: Path) -> None:
+    world = World(tmp_path, "m0")
+
+    def script(driver: Driver) -> None:
+        first = None
+        for turn in range(1, 2 * RETRIES + 1):
+            worker = Worker(driver, world.machines[0]).begin()
+            first = first or worker.task["run_id"]
+            assert worker.task["run_id"] == first
+            world.machines = [f"m{turn}"]
+            worker.die()
+            look(driver)
+        finish_all(driver, world.machines[0])
+
+    assert world.run(script) is End.DONE
+
+
+def test_a_run_that_ends_every_machine_is_given_up(tmp_path: Path) -> None:
+    world = World(tmp_path, "m0")
+
+    def script(driver: Driver) -> None:
+        for turn in range(1, MACHINES + 2):
+            worker = Worker(driver, world.machines[0]).begin()
+            world.machines = [f"m{turn}"]
+            worker.die()
+            look(driver)
+        finish_all(driver, world.machines[0])
+
+    assert world.run(script) is End.FAILED
+    assert world.states() == ["done"] * 3 + ["failed"]
 
 
 def test_as_many_runs_are_handed_out_as_there_are_machines_while_they_come_and_go(

@@ -16,7 +16,7 @@ def happened(events: list[tuple[str, bool | None]]) -> Nodes:
         if outcome:
             nodes.got_on(node)
         elif outcome is None:
-            nodes.died([node])
+            nodes.died(f"run {i}", [node])
         else:
             nodes.failed(f"run {i}", [node])
     return nodes
@@ -36,6 +36,12 @@ def test_runs_that_die_there_count_as_those_that_fail() -> None:
     nodes = happened([("good", True), *[("bad", None)] * FAILURES])
     assert nodes.left_out == {"bad"}
     assert nodes.avoided_by("run 1") == {"bad"}
+
+
+def test_a_run_whose_process_died_somewhere_is_not_put_there_again() -> None:
+    nodes = Nodes()
+    nodes.died("x", ["a"])
+    assert nodes.avoided_by("x") == {"a"} and nodes.avoided_by("y") == frozenset()
 
 
 def test_where_runs_fail_everywhere_no_machine_is_to_blame() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascl_sweep.room import Cluster, Kind, Node, NoResources, kinds_of
+from ascl_sweep.room import Cluster, Kind, Later, Node, NoResources, later_of
 from ascl_sweep.spec import Resources
 
 
@@ -101,10 +101,16 @@ def test_machines_that_are_left_out_offer_no_room() -> None:
     assert there.room(resources(workers=5), avoid={"2"}) == 0
 
 
+def test_a_machine_holds_a_run_if_a_worker_of_it_fits_there() -> None:
+    there = cluster((0, 0), (2, 0), (4, 1))
+    assert there.holding(resources()) == ["1", "2"]
+    assert there.holding(resources(workers=9, gpus=1)) == ["2"]
+
+
 def test_what_an_autoscaler_may_add_is_room_and_what_it_cannot_add_is_refused() -> None:
     head = Node("head", cpus=0, gpus=0)
     kinds = (Kind(1, 0, 0), Kind(count=20, cpus=8, gpus=1))
-    there = Cluster((head,), Path("/nowhere"), private=False, kinds=kinds)
+    there = Cluster((head,), Path("/nowhere"), private=False, later=Later(kinds, most=20))
     there.check(resources(workers=20, cpus=8, gpus=1))
     assert there.room(resources(cpus=4, gpus=1)) == 20
     assert there.room(resources(cpus=2, gpus=0.25)) == 80
@@ -124,7 +130,12 @@ def test_an_autoscaler_adds_no_more_of_a_kind_than_its_file_allows_in_all() -> N
             "many": {"resources": {"CPU": 1}, "max_workers": 100},
         },
     }
-    assert kinds_of(file) == (Kind(0, 4, 0), Kind(8, 4, 1), Kind(2, 96, 8), Kind(8, 1, 0))
+    kinds = Kind(0, 4, 0), Kind(8, 4, 1), Kind(2, 96, 8), Kind(8, 1, 0)
+    assert later_of(file) == Later(kinds, most=8)
+    there = Cluster((), Path("/nowhere"), private=False, later=later_of(file))
+    assert there.room(resources(gpus=1)) == 2 * 8 + 6, "two large ones and six small"
+    assert there.room(resources(gpus=8)) == 2
+    assert there.room(resources(workers=23, gpus=1)) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,4 +146,4 @@ def test_an_autoscaler_adds_no_more_of_a_kind_than_its_file_allows_in_all() -> N
 )  # fmt: skip
 def test_what_is_no_cluster_file_is_refused_in_a_sentence(file: Any) -> None:
     with pytest.raises(ValueError, match="what an autoscaler may add must be given as"):
-        kinds_of(file)
+        later_of(file)

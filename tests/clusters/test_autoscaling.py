@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ascl_sweep.cluster import BOOTSTRAP, MAY_COME, may_come
-from ascl_sweep.room import Cluster, Kind, Node, NoResources, kinds_of
+from ascl_sweep.room import Cluster, Kind, Later, Node, NoResources, later_of
 from ascl_sweep.spec import load_spec
 from tests.clusters.files import AWS, GCP, KUBERAY, ON_PREM, RAY_UP, ROOT, tree
 from tests.clusters.test_ray_up import prepared
@@ -33,7 +33,7 @@ def test_the_sweep_that_a_file_names_is_let_in_while_only_the_head_is_there(
 ) -> None:
     write(home, name)
     resources = load_spec(SWEEP, [], "full").resources
-    cluster = Cluster((HEAD,), home, private=False, kinds=may_come())
+    cluster = Cluster((HEAD,), home, private=False, later=may_come())
     cluster.check(resources)
     assert cluster.room(resources) >= tree(name)["max_workers"] == 8
 
@@ -49,16 +49,17 @@ def test_on_kubernetes_the_head_is_told_what_its_workers_are(
     [container] = worker["template"]["spec"]["containers"]
     limits = container["resources"]["limits"]
     cpus, gpus = float(limits["cpu"]), float(limits["nvidia.com/gpu"])
-    assert may_come() == (Kind(worker["maxReplicas"], cpus, gpus),)
+    most = worker["maxReplicas"]
+    assert may_come() == Later((Kind(most, cpus, gpus),), most)
 
 
 def test_our_own_machines_count_once_they_are_there(home: Path) -> None:
     write(home, ON_PREM)
-    assert [(kind.cpus, kind.gpus) for kind in may_come()] == [(0, 0)]
+    assert [(kind.cpus, kind.gpus) for kind in may_come().kinds] == [(0, 0)]
 
 
 def test_without_an_autoscaler_nothing_may_come() -> None:
-    assert may_come() == ()
+    assert may_come() == Later()
 
 
 @pytest.mark.parametrize("text", ["{", "- 1", "max_workers: 8"])
@@ -71,6 +72,6 @@ def test_a_file_that_says_nothing_of_it_is_refused_by_its_name(home: Path, text:
 @pytest.mark.parametrize("name", RAY_UP)
 def test_the_head_itself_is_not_among_what_may_come(name: str) -> None:
     complete = prepared(tree(name))
-    kinds = dict(zip(complete["available_node_types"], kinds_of(complete), strict=True))
+    kinds = dict(zip(complete["available_node_types"], later_of(complete).kinds, strict=True))
     if name != ON_PREM:
         assert kinds[complete["head_node_type"]].count == 0

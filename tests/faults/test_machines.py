@@ -233,6 +233,29 @@ def test_runs_that_wait_in_vain_no_longer_ask_an_autoscaler(
     assert set(states(store)) == {"planned"}
 
 
+def test_no_idle_process_holds_what_a_larger_run_waits_for(
+    tmp_path: Path, cluster: Cluster, head: None
+) -> None:
+    """Nor one of the kind of a run that waited in vain, which Tune would keep for it."""
+    text = (
+        GRID.replace("seeds: [0, 1]", "seeds: [0]")
+        + """
+resources:
+  cases:
+    - {when: {method.target_temperature: 0.1}, cpus_per_worker: 2}
+"""
+    )
+    say_what_may_come(count=1, cpus=2)
+    store, log = tmp_path / "store", tmp_path / "log"
+    driver = begin(cluster, write(tmp_path, text), store, log)
+    wait_until(lambda: waiting_for(cluster.address) == 1, log)
+    say_what_may_come(count=0)
+    wait_until(lambda: waiting_for(cluster.address) == 0, log)
+    cluster.add_node(num_cpus=2)
+    assert driver.wait(200) == 0, log.read_text()
+    assert states(store) == ["done"] * 2
+
+
 @pytest.fixture
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """We are the head that `ray up` made: its home has the autoscaler's file."""
@@ -241,8 +264,8 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def say_what_may_come(count: int) -> None:
-    kinds = {"head": {"resources": {"CPU": 0}}, "worker": {"resources": {"CPU": 1}}}
+def say_what_may_come(count: int, cpus: int = 1) -> None:
+    kinds = {"head": {"resources": {"CPU": 0}}, "worker": {"resources": {"CPU": cpus}}}
     told = {"max_workers": count, "head_node_type": "head", "available_node_types": kinds}
     half = Path.home() / "half"
     half.write_text(json.dumps(told))
