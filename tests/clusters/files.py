@@ -1,5 +1,6 @@
 """The cluster files as text and as trees."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,12 @@ def tree(name: str, content: str | None = None) -> Any:
     if name == ACCOUNT:
         return yaml.load(content, Loader=_Template)
     return yaml.safe_load(content)
+
+
+def needed(name: str) -> list[str]:
+    """The datasets of the sweep that a cluster file names."""
+    from ascl_sweep.checks.sweeps import datasets_of
+    from ascl_sweep.spec import load_spec
+
+    [sweep] = set(re.findall(r"ascl-sweep (?:submit|run) \S*?(search_spaces/\S+)", text(name)))
+    return [dataset for dataset, _ in datasets_of(load_spec(ROOT / sweep, [], "full"))]

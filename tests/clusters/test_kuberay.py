@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.clusters.files import KUBERAY, text, tree
+from tests.clusters.files import ACCOUNT, KUBERAY, needed, text, tree
 from tests.clusters.kuberay_fields import FIELDS, REQUIRED
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123, as Kubernetes wants it
@@ -100,8 +100,11 @@ def test_kubernetes_takes_every_name_and_quantity() -> None:
     names = [each["metadata"]["name"] for each in tree(KUBERAY)]
     names += [group["groupName"] for group in spec["workerGroupSpecs"]]  # a part of the pods' names
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        for container in group["template"]["spec"]["containers"]:
-            names.append(container["name"])
+        pod = group["template"]["spec"]
+        inside = [c["name"] for c in (*pod["containers"], *pod.get("initContainers", []))]
+        assert len(set(inside)) == len(inside)
+        names += inside
+        for container in pod["containers"]:
             for amounts in container["resources"].values():
                 assert all(QUANTITY.fullmatch(amount) for amount in amounts.values())
     assert all(NAME.fullmatch(name) for name in names), names
@@ -117,13 +120,35 @@ def test_the_head_runs_no_runs_and_workers_have_gpus() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_every_worker_fetches_the_dataset_where_its_runs_look_for_it() -> None:
+def test_every_worker_fetches_what_the_job_s_sweep_needs_where_its_runs_look_for_it() -> None:
     [worker] = objects()["RayCluster"]["spec"]["workerGroupSpecs"]
     pod = worker["template"]["spec"]
-    [fetch], [runs] = pod["initContainers"], pod["containers"]
-    assert fetch["command"] == ["ascl-sweep", "fetch", "cifar10", "--root", "/data"]
-    assert fetch["volumeMounts"] == runs["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
+    fetches, [runs] = pod["initContainers"], pod["containers"]
+    assert [fetch["command"] for fetch in fetches] == [
+        ["ascl-sweep", "fetch", dataset, "--root", "/data"] for dataset in needed(KUBERAY)
+    ]
+    for container in (*fetches, runs):
+        assert container["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
     assert "--set data.root=/data" in objects()["RayJob"]["spec"]["entrypoint"]
+
+
+def test_pods_have_a_role_that_is_not_for_machines_only_and_it_is_said_what_it_needs() -> None:
+    accounts = [each for each in tree(KUBERAY) if each["kind"] == "ServiceAccount"]
+    [arn] = {e["metadata"]["annotations"]["eks.amazonaws.com/role-arn"] for e in accounts}
+    stack = tree(ACCOUNT)["Resources"]
+    of_ec2 = {
+        each["Properties"]["RoleName"] for each in stack.values() if each["Type"].endswith(":Role")
+    }
+    assert "ascl-sweep-worker" in of_ec2 and arn.rpartition("/")[2] not in of_ec2
+    said = re.sub(r"\s+#?\s*", " ", text(KUBERAY).partition("kind: NetworkPolicy")[0])
+    [space] = {each["metadata"]["namespace"] for each in accounts}
+    head, worker = (each["metadata"]["name"] for each in accounts)
+    assert (
+        f"OIDC provider for the service accounts {head} and {worker} of namespace {space}" in said
+    )
+    assert "policy BucketRights" in said and "BucketRights" in stack
+    assert "--role=roles/iam.workloadIdentityUser" in said
+    assert f"serviceAccount:YOUR-PROJECT.svc.id.goog[{space}/{head}]" in said
 
 
 def test_the_job_writes_where_the_cluster_says() -> None:

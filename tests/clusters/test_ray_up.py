@@ -14,7 +14,18 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
-from tests.clusters.files import ACCOUNT, AWS, DOCKERFILE, GCP, ON_PREM, RAY_UP, ROOT, text, tree
+from tests.clusters.files import (
+    ACCOUNT,
+    AWS,
+    DOCKERFILE,
+    GCP,
+    ON_PREM,
+    RAY_UP,
+    ROOT,
+    needed,
+    text,
+    tree,
+)
 
 
 def prepared(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,15 +138,83 @@ def test_every_machine_gets_the_versions_that_were_tested(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_every_machine_fetches_the_dataset_and_has_the_project(name: str) -> None:
+def test_every_machine_fetches_what_the_named_sweep_needs_and_has_the_project(name: str) -> None:
     from ascl_sweep.jobs import ClusterFile
 
     cluster = tree(name)
     commands = cluster["setup_commands"]
     data = ClusterFile.read(ROOT / name).data
-    assert sum(command.endswith(f" fetch cifar10 --root {data}") for command in commands) == 1
+    fetched = [
+        match.groups()
+        for command in commands
+        if (match := re.search(r"~/venv/bin/ascl-sweep fetch (\S+) --root (\S+)$", command))
+    ]
+    assert fetched == [(dataset, data) for dataset in needed(name)]
     assert "~/ascl-sweep.bundle" in cluster["file_mounts"]
     assert sum("git clone --quiet ~/ascl-sweep.bundle" in command for command in commands) == 1
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_every_machine_can_write_where_the_datasets_go(name: str) -> None:
+    """Either it is in the user's home, or root has made the user its owner before."""
+    [first, *_] = [c for c in tree(name)["setup_commands"] if " fetch " in c]
+    data = tree(name)["provider"]["data"]
+    assert data.startswith("~/") or first.startswith(f'sudo install -d -o "$USER" {data} && ')
+
+
+def test_submit_takes_the_place_of_our_own_machines_datasets() -> None:
+    from ascl_sweep.checks.sweeps import datasets_of
+    from ascl_sweep.cli.submit import _where_data_lie
+    from ascl_sweep.spec import load_spec
+
+    sweep, data = ROOT / "search_spaces/tau_prime.yaml", tree(ON_PREM)["provider"]["data"]
+    changes = _where_data_lie([load_spec(sweep, [], "full")], data)
+    spec = load_spec(sweep, changes, "full")
+    assert {root for _, root in datasets_of(spec)} == {data}
+    assert _where_data_lie([spec], None) == [], "the changed sweep is at home on the machines"
+
+
+def test_what_our_own_machines_need_and_must_be_waited_for_is_said() -> None:
+    header = text(ON_PREM).partition("cluster_name:")[0]
+    assert "python3 -m venv ~/venv" in tree(ON_PREM)["setup_commands"]
+    assert "python3-venv" in header
+    up, wait, submit = (
+        header.index(command)
+        for command in (
+            f"ray up {ON_PREM}",
+            f"ray exec {ON_PREM} 'ray status'",
+            "ascl-sweep submit ",
+        )
+    )
+    assert up < wait < submit
+
+
+@pytest.mark.parametrize("name", [AWS, GCP])
+@pytest.mark.parametrize("held", [0, 2, 99])
+def test_a_machine_that_just_booted_waits_for_apt_s_locks(
+    name: str, held: int, tmp_path: Path
+) -> None:
+    """`update` fails at once on the lists' lock, whatever its options say (seen with apt 2.6.1)."""
+    [command] = [c for c in tree(name)["setup_commands"] if "apt-get" in c]
+    programs = {
+        "python3": "test -e $HOME/installed",
+        "sleep": "true",
+        "sudo": f"""
+            echo "$*" >> $HOME/said
+            case "$*" in
+              *" update") test $(wc -l < $HOME/said) -gt {held} ;;
+              *" install -y python3-venv") touch $HOME/installed ;;
+            esac""",
+    }
+    for program, lines in programs.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / program).chmod(0o755)
+    home = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for _ in range(2):  # the second time, there is nothing to install
+        subprocess.run(["bash", "-c", command], env=home, check=True)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert all(line.startswith("apt-get -o DPkg::Lock::Timeout=300 ") for line in said)
+    assert len(said) == min(held + 1, 30) + 1
 
 
 @pytest.mark.parametrize("name", RAY_UP)
@@ -321,6 +400,17 @@ def test_google_knows_every_key_of_a_machine() -> None:
 def test_google_would_have_found_a_slip(old: str, new: str) -> None:
     assert old in text(GCP)
     assert faults_of_gcp(yaml.safe_load(text(GCP).replace(old, new)))
+
+
+def test_on_google_disks_are_of_the_machines_zone_and_of_a_type_they_take() -> None:
+    """Machines of the series G2 have no pd-standard, which is Google's default."""
+    cluster = tree(GCP)
+    zone = cluster["provider"]["availability_zone"]
+    assert zone.startswith(f"{cluster['provider']['region']}-")
+    for node in cluster["available_node_types"].values():
+        for disk in node["node_config"]["disks"]:
+            kind = disk["initializeParams"]["diskType"]
+            assert kind == f"zones/{zone}/diskTypes/pd-balanced"
 
 
 def test_on_google_no_machine_has_ray_s_rights_and_no_key_opens_the_project(

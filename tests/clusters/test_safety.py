@@ -1,10 +1,13 @@
 """No cluster file can be loosened unnoticed: each loosened copy is objected to, for its reason."""
 
+import json
 import os
 import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,28 +198,71 @@ def test_what_must_be_filled_in_cannot_work_by_accident(name: str) -> None:
         assert images == ["registry.invalid/ascl-sweep:COMMIT"]
 
 
+@pytest.mark.parametrize("name", [*RAY_UP, KUBERAY])
+def test_a_new_token_is_made_its_owner_s_alone(name: str) -> None:
+    """Ray writes it readable to all."""
+    generated = [line for line in text(name).splitlines() if "get-auth-token" in line]
+    assert len(generated) == 1
+    assert "ray get-auth-token --generate && chmod 600 ~/.ray/auth_token" in generated[0]
+
+
 # ---------------------------------------------------------------- the project on Google
 
 
-def of_gcp_account(folder: Path, *words: str) -> tuple[int, list[str]]:
-    """Exit code of gcp-account.sh, and what it would have had gcloud do."""
-    (folder / "gcloud").write_text(f'#!/bin/sh\necho "$*" >> {folder}/said\n')
-    (folder / "gcloud").chmod(0o755)
-    (folder / "said").write_text("")
-    done = subprocess.run(
-        [str(ROOT / GCP_ACCOUNT), *words],
-        env={"PATH": f"{folder}:{os.environ['PATH']}"},
-        capture_output=True,
-        timeout=30,
-    )
-    return done.returncode, (folder / "said").read_text().splitlines()
+WORDS = ("my-project", "europe-west4", "mine", "203.0.113.7/32")
+
+
+class Google:
+    """A project behind a fake gcloud (fake_gcloud.py), at first empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        fake = Path(__file__).with_name("fake_gcloud.py")
+        self._program("gcloud", f'exec {sys.executable} -IS {fake} {folder} "$@"')
+        self._program("sleep", f'echo "$1" >> {folder}/slept')
+        self.said: list[str] = []
+        """What gcloud did in the last run."""
+        self.refused: list[str] = []
+
+    def _program(self, name: str, line: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (self.folder / name).chmod(0o755)
+
+    def run(self, *words: str) -> int:
+        """The exit code of gcp-account.sh."""
+        (self.folder / "said").write_text("")
+        done = subprocess.run(
+            [str(ROOT / GCP_ACCOUNT), *words],
+            env={"PATH": f"{self.folder}:{os.environ['PATH']}"},
+            capture_output=True,
+            timeout=60,
+        )
+        calls = [line.split(" ", 1) for line in (self.folder / "said").read_text().splitlines()]
+        self.said = [call for code, call in calls if code == "0"]
+        self.refused = [call for code, call in calls if code != "0"]
+        return done.returncode
+
+    @property
+    def state(self) -> dict[str, Any]:
+        there: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return there
+
+    def slow(self, times: int) -> None:
+        """Each call that needs an account that was just made fails so often."""
+        (self.folder / "slow").write_text(str(times))
+
+    def slept(self) -> float:
+        file = self.folder / "slept"
+        return sum(map(float, file.read_text().split())) if file.exists() else 0.0
 
 
 def test_the_project_on_google_lets_in_one_address_and_gives_its_bucket_only(
     tmp_path: Path,
 ) -> None:
-    code, said = of_gcp_account(tmp_path, "my-project", "europe-west4", "mine", "203.0.113.7/32")
-    assert code == 0
+    google = Google(tmp_path)
+    assert google.run(*WORDS) == 0
+    said = google.said
     assert all("--project=my-project" in line for line in said)
     rules = [line for line in said if "firewall-rules create" in line]
     assert len(rules) == 2
@@ -240,9 +286,68 @@ def test_the_project_on_google_lets_in_one_address_and_gives_its_bucket_only(
 
 
 def test_the_account_that_ray_would_use_on_google_is_switched_off(tmp_path: Path) -> None:
-    _, said = of_gcp_account(tmp_path, "my-project", "europe-west4", "mine", "203.0.113.7/32")
-    made = [line for line in said if "ray-autoscaler-sa-v1" in line]
+    google = Google(tmp_path)
+    google.run(*WORDS)
+    made = [line for line in google.said if "ray-autoscaler-sa-v1" in line]
     assert [line.split()[2] for line in made] == ["create", "disable"]
+
+
+def test_the_services_of_google_are_switched_on_before_they_are_asked(tmp_path: Path) -> None:
+    google = Google(tmp_path)
+    assert google.run(*WORDS) == 0
+    assert google.said[0].startswith("services enable ")
+    assert {"compute", "iam", "cloudresourcemanager", "storage"} == {
+        api.removesuffix(".googleapis.com") for api in google.state["apis"]
+    }
+
+
+def test_only_the_address_changes_when_the_project_on_google_is_set_up_again(
+    tmp_path: Path,
+) -> None:
+    google = Google(tmp_path)
+    assert google.run(*WORDS) == 0
+    first = google.state
+    assert google.run(*WORDS) == 0
+    assert google.state == first and not google.refused
+    assert google.run(*WORDS[:3], "198.51.100.9/32") == 0
+    rule = first["compute firewall-rules ascl-sweep-ssh"]
+    assert rule["source-ranges"] == "203.0.113.7/32"
+    rule["source-ranges"] = "198.51.100.9/32"
+    assert google.state == first
+    assert not [line for line in google.said if " create " in line]
+    assert google.slept() == 0
+
+
+@pytest.mark.parametrize("lost", ["compute networks subnets", "iam roles", "iam service-accounts"])
+def test_a_project_on_google_that_was_left_half_made_is_completed(
+    tmp_path: Path, lost: str
+) -> None:
+    google = Google(tmp_path)
+    assert google.run(*WORDS) == 0
+    whole = google.state
+    part = {key: value for key, value in whole.items() if not key.startswith(lost)}
+    assert part != whole
+    (tmp_path / "state.json").write_text(json.dumps(part))
+    assert google.run(*WORDS) == 0
+    assert google.state == whole
+
+
+def test_rights_wait_until_google_knows_a_new_account(tmp_path: Path) -> None:
+    google, quick = Google(tmp_path / "a"), Google(tmp_path / "b")
+    assert quick.run(*WORDS) == 0
+    google.slow(2)
+    assert google.run(*WORDS) == 0
+    assert google.state == quick.state
+    waited = [line for line in quick.said if " disable " in line or "policy-binding" in line]
+    assert len(waited) == 5 and google.slept() == 5 * 2 * 5.0
+
+
+def test_rights_that_google_never_gives_are_told_after_a_minute(tmp_path: Path) -> None:
+    google = Google(tmp_path)
+    google.slow(1000)
+    assert google.run(*WORDS) == 1
+    assert google.slept() == 60
+    assert not [line for line in google.said if "add-iam-policy-binding" in line]
 
 
 @pytest.mark.parametrize(
@@ -259,8 +364,9 @@ def test_the_account_that_ray_would_use_on_google_is_switched_off(tmp_path: Path
 def test_the_project_on_google_refuses_a_range_before_it_does_anything(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    code, said = of_gcp_account(tmp_path, *words)
-    assert code == 2 and said == []
+    google = Google(tmp_path)
+    assert google.run(*words) == 2
+    assert not google.said and not google.refused
 
 
 def test_scripts_can_be_run() -> None:
