@@ -252,7 +252,7 @@ resources:
     say_what_may_come(count=0)
     wait_until(lambda: waiting_for(cluster.address) == 0, log)
     cluster.add_node(num_cpus=2)
-    assert driver.wait(200) == 0, log.read_text()
+    assert driver.wait(400) == 0, log.read_text()
     assert states(store) == ["done"] * 2
 
 
