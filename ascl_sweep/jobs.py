@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ascl.faults import read_yaml
 from ascl_sweep import __version__
+from ascl_sweep.address import refuse_password
 from ascl_sweep.room import NoResources
 from ascl_sweep.spec import SweepSpec
 
@@ -115,6 +116,7 @@ def check_store(store: str | None) -> str:
     )
     if not store:
         raise ValueError(f"a submitted sweep needs a store; {way_out}")
+    refuse_password(store)
     if "://" not in store and not Path(store).is_absolute():
         raise ValueError(
             f"a submitted sweep's store must be in reach of laptop and cluster, got the folder "

@@ -350,6 +350,7 @@ def test_json_says_the_same(ask: Ask) -> None:
         (["--scale", "laptop"], "--set and --scale change what sweep files say, and none is"),
         (["--root", "d"], "--root is where --data is looked for, and none is named"),
         (["--store", ""], "--store must be a folder or an address, got nothing"),
+        (["--store", "s3://KEY:SECRET@b/r"], "the store's address must hold no password"),
         (["--address", "nonsense"], "must be auto, HOST:PORT of its head"),
         (["--address", ""], "must be auto, HOST:PORT of its head"),
     ],
@@ -357,6 +358,7 @@ def test_json_says_the_same(ask: Ask) -> None:
 def test_bad_usage_is_no_fault_of_the_machine(ask: Ask, words: list[str], sentence: str) -> None:
     said = ask("doctor", *words)
     assert said.exit_code == 2 and sentence in said.stderr
+    assert "SECRET@" not in said.output
 
 
 def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(

@@ -123,6 +123,21 @@ def test_a_stores_folder_must_mean_the_same_on_the_head() -> None:
             check_store(store)
 
 
+@pytest.mark.parametrize("secret", ["hush", "hu/sh", "123"])
+def test_a_password_in_the_stores_address_goes_nowhere(
+    ask: Ask, head: Callable[..., "Fake"], secret: str
+) -> None:
+    fake = head()
+    said = ask("submit", "sweep.yaml", *HERE[:2], "--store", f"s3://KEY:{secret}@bucket/r")
+    assert said.exit_code == 2 and "must hold no password" in said.stderr
+    assert secret not in said.output and not fake.jobs
+
+
+def test_a_port_or_a_user_in_the_stores_address_is_no_password() -> None:
+    for store in ("hdfs://name:8020/a@b", "hdfs://name:8020", "abfs://container@account/r"):
+        assert check_store(store) == store
+
+
 def test_store_and_data_are_taken_from_the_cluster_file(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
