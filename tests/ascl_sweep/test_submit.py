@@ -399,14 +399,17 @@ def test_a_silent_dead_line_is_noticed(
 # ---------------------------------------------------------------- the way to the head
 
 
+LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+LINE = [sys.executable, "-c", LISTEN + "time.sleep(100)"]
+FORWARD = f"import subprocess, sys; subprocess.run([*{LINE!r}, sys.argv[1]])"
+"""As `ray dashboard` does: a child, as ssh is, that listens."""
+
+
 def test_a_forward_lasts_as_long_as_it_is_used_and_its_children_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
-    ssh = [sys.executable, "-c", child + "time.sleep(100)"]
-    ray = f"import subprocess, sys; subprocess.run([*{ssh!r}, sys.argv[1]])"
     monkeypatch.setattr(
-        jobs, "forward_command", lambda cluster, port: [sys.executable, "-c", ray, str(port)]
+        jobs, "forward_command", lambda cluster, port: [sys.executable, "-c", FORWARD, str(port)]
     )
     before = set(descendants(os.getpid()))
     with forwarded(tmp_path / "cluster.yaml") as address:
@@ -414,6 +417,44 @@ def test_a_forward_lasts_as_long_as_it_is_used_and_its_children_end_with_it(
         ours = set(descendants(os.getpid())) - before
         assert len(ours) == 2
     wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in ours), seconds=10)
+
+
+ATTENDED = """
+import sys, time
+from ascl_sweep import jobs
+from ascl_sweep.cli import app
+jobs.forward_command = lambda cluster, port: [sys.executable, "-c", FORWARD, str(port)]
+jobs._connect = lambda: print("there", flush=True) or time.sleep(100)
+app(["submit", "sweep.yaml", "--cluster", "c.yaml", "--store", "/shared/r"])
+"""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_or_a_polite_kill_leaves_no_forward_behind(
+    ask: Ask, tmp_path: Path, how: signal.Signals, nohup: bool
+) -> None:
+    (tmp_path / "c.yaml").write_text("provider: {type: aws}\n")
+    hang_up = signal.SIG_IGN if nohup else signal.SIG_DFL
+    with subprocess.Popen(
+        [sys.executable, "-c", f"FORWARD = {FORWARD!r}\n{ATTENDED}"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),
+    ) as laptop:
+        assert laptop.stdout and laptop.stdout.readline() == "there\n"
+        line = descendants(laptop.pid)
+        assert len(line) == 2
+        laptop.send_signal(how)
+        if nohup and how == signal.SIGHUP:
+            with pytest.raises(subprocess.TimeoutExpired):
+                laptop.wait(timeout=1)
+            laptop.send_signal(signal.SIGTERM)
+        _, talk = laptop.communicate(timeout=30)
+    assert laptop.returncode == 130 and "Traceback" not in talk, talk
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in line), seconds=10)
 
 
 @pytest.mark.parametrize(
