@@ -228,8 +228,13 @@ class Jobs:
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray asks it before what it is given
         self._client = self._asked(_connect)
 
-    def start(self, submission: Submission) -> tuple[str, bool]:
-        """The id of the job that runs this, and whether it did so already."""
+    def start(
+        self, submission: Submission, asking: Callable[[str | None], None]
+    ) -> tuple[str, bool]:
+        """The id of the job that runs this, and whether it did so already.
+
+        `asking` is told which id we are about to ask for, and None if it is refused.
+        """
         for _ in range(3):
             found = {job.submission_id: job for job in self._asked(self._client.list_jobs)}
             number = re.compile(rf"{re.escape(submission.name)}(?:-(\d+))?")
@@ -239,9 +244,17 @@ class Jobs:
                     return str(job), True
             last = max((int(m[1] or 1) for m in same.values()), default=0)
             job = f"{submission.name}-{last + 1}" if last else submission.name
-            with contextlib.suppress(_Exists):  # somebody submitted the same just now
+            asking(job)
+            try:
                 self._submit(submission, job)
                 return job, False
+            except Unreachable:  # it may have arrived
+                raise
+            except _Exists:  # somebody submitted the same just now
+                asking(None)
+            except NoResources:
+                asking(None)
+                raise
         raise NoResources(f"{submission.name} is being submitted by others; try again")
 
     def _submit(self, submission: Submission, job: str) -> None:

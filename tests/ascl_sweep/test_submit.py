@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -322,7 +323,9 @@ def test_of_two_who_submit_at_once_the_later_joins(
     views = iter([[], None])  # it is not there yet when we look, and there when we submit
     monkeypatch.setattr(fake, "list_jobs", lambda: look() if next(views) is None else [])
     fake.jobs[made.name] = "RUNNING"
-    assert ours.start(made) == (made.name, True)
+    asked: list[str | None] = []
+    assert ours.start(made, asked.append) == (made.name, True)
+    assert asked == [made.name, None], "what was refused was not started by us"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 130])
@@ -356,6 +359,9 @@ def test_who_detaches_is_told_how_to_come_back(ask: Ask, head: Callable[..., Fak
     assert said.exit_code == 0 and list(fake.jobs.values()) == ["RUNNING"]
     for way in ("status --watch", "stop", "submit sweep.yaml --address http://127.0.0.1:1"):
         assert f"ascl-sweep {way} --store /shared/r" in said.stderr
+    (job,) = fake.jobs
+    until = "or, as long as `status` shows no driver yet, with\n  RAY_AUTH_MODE=token ray job stop"
+    assert f"{until} {job} --address http://127.0.0.1:1\n" in said.stderr
     assert "one" not in said.stderr.splitlines()
 
 
@@ -371,7 +377,65 @@ def test_ctrl_c_leaves_the_job_alone(
     monkeypatch.setattr(Jobs, "follow", follow)
     said = ask("submit", "sweep.yaml", *HERE)
     assert said.exit_code == 130 and list(fake.jobs.values()) == ["RUNNING"]
-    assert "you leave, the sweep goes on; watch it with" in said.stderr
+    assert "you leave; the sweep goes on; watch it with" in said.stderr
+
+
+def test_who_has_only_a_cluster_file_is_told_to_stop_the_job_through_it(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = head()
+    monkeypatch.setattr(jobs, "forwarded", lambda cluster: nullcontext("http://127.0.0.1:1"))
+    (tmp_path / "my c.yaml").write_text("provider: {type: aws}\n")
+    words = ("--cluster", "my c.yaml", "--store", "/shared/r", "--detach")
+    said = ask("submit", "sweep.yaml", *words)
+    (job,) = fake.jobs
+    assert f"\n  ray exec 'my c.yaml' 'ray job stop {job}'\n" in said.stderr
+
+
+def leave() -> None:
+    """End the command politely while a request of it is under way."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_job_that_nobody_confirmed_may_have_been_started(
+    ask: Ask,
+    head: Callable[..., Fake],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: bool,
+    arrives: bool,
+) -> None:
+    fake = head()
+    submit = fake.submit_job
+
+    def post(**job: Any) -> None:
+        if arrives:
+            submit(**job)
+        leave() if interrupted else None
+        raise TimeoutError
+
+    monkeypatch.setattr(fake, "submit_job", post)
+    said = ask("submit", "sweep.yaml", *HERE)
+    job = submission_of([spec()], "/shared/r", []).name
+    assert said.exit_code == (130 if interrupted else 4)
+    assert f"; the sweep may have been started as job {job}; watch it with\n" in said.stderr
+    assert f"ray job stop {job} --address" in said.stderr
+
+
+@pytest.mark.parametrize("call", ["list_jobs", "submit_job"])
+def test_what_was_not_started_is_not_said_to_go_on(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(**job: Any) -> None:
+        raise RuntimeError("no room")
+
+    fake = head()
+    monkeypatch.setattr(fake, call, leave if call == "list_jobs" else refuse)
+    said = ask("submit", "sweep.yaml", *HERE)
+    sentence = "refused: no room;" if call == "submit_job" else "you leave before anything was"
+    assert sentence in said.stderr and "watch it with" not in said.stderr
 
 
 def test_a_silent_dead_line_is_noticed(
