@@ -300,26 +300,36 @@ class Jobs:
 
         threading.Thread(target=listener, daemon=True).start()
         heard, seen = time.monotonic(), 0
+        length: int | None = None  # of the log, when the silence was last looked into
         while True:
             try:
                 piece = pieces.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 yield ""
                 if time.monotonic() - heard > SILENCE_SECONDS:  # a dead line says nothing, too
-                    self.outcome(job)
+                    over, before, length = self.outcome(job).over, length, self._length(job)
+                    if over or before not in (None, length):
+                        raise Unreachable(f"the line to {self.address} is dead: the job said more")
                     heard = time.monotonic()
                 continue
             if isinstance(piece, Exception):
                 raise Unreachable(f"the line to {self.address} broke ({_first_line(piece)})")
             if piece is None:
                 break
-            heard = time.monotonic()
+            heard, length = time.monotonic(), None
             news = piece[max(after - seen, 0) :]
             seen += len(piece)
             if news:
                 yield news
         if not self.outcome(job).over:
             raise Unreachable(f"the line to {self.address} was closed while the job goes on")
+
+    def _length(self, job: str) -> int:
+        """Of a job's log. That it cannot be read now is no reason to give the job up."""
+        try:
+            return len(self._asked(lambda: self._client.get_job_logs(job)))
+        except NoResources as error:
+            raise Unreachable(str(error)) from error
 
     def _asked(self, call: Callable[[], T]) -> T:
         """What a request comes to. Ray sets no limit to how long one may take; this does."""

@@ -108,12 +108,9 @@ def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
     """What to change so that a cluster finds the datasets; raises ValueError if nobody says."""
     from ascl_sweep.checks.sweeps import datasets_of
 
-    lost = [
-        (name, root)
-        for spec in specs
-        for name, root in datasets_of(spec)
-        if not root.startswith(("/", "~"))
-    ]
+    wanted = [pair for spec in specs for pair in datasets_of(spec)]
+    found = [(name, root) for name, root in wanted if root.startswith(("/", "~"))]
+    lost = [pair for pair in wanted if pair not in found]
     if not lost:
         return []
     if data is None:
@@ -122,6 +119,13 @@ def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
             f"data.root must be a place on the cluster's nodes, got {root!r} for {name}; add e.g. "
             "--set data.root=~/data, or say provider.data in the cluster file"
         )
+    for name, root in found:
+        if root != data:
+            raise ValueError(
+                f"sweeps submitted together must have their data in one place, got {root} for "
+                f"{name} and {data} (provider.data) for {lost[0][0]}; submit them one by one, or "
+                f"add --set data.root={shlex.quote(data)}"
+            )
     return [f"data.root={data}"]
 
 
@@ -160,7 +164,9 @@ class _Watch:
                             raise
                         pause = PAUSES[self.losses]
                         self.losses += 1
-                        talk.print(f"{escape(str(error))}; the sweep goes on; back in {pause} s …")
+                        talk.print(
+                            f"{escape(str(error))}; the sweep does without it; back in {pause} s …"
+                        )
                         time.sleep(pause)
         except KeyboardInterrupt:
             talk.print(escape(f"you leave{self.state() or ' before anything was started'}"))

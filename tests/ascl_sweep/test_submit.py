@@ -1,5 +1,6 @@
 """Sweeps as Ray jobs: what is submitted, what is said, and (slow) a real head with a token."""
 
+import asyncio
 import json
 import os
 import re
@@ -165,6 +166,23 @@ def test_store_and_data_are_taken_from_the_cluster_file(
     assert ClusterFile.read(file) == ClusterFile(file, "s3://b/r", "/data")
 
 
+def test_the_cluster_files_data_overwrite_no_other_place(
+    ask: Ask, tmp_path: Path, head: Callable[..., "Fake"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = head()
+    monkeypatch.setattr(jobs, "forwarded", lambda cluster: nullcontext("http://127.0.0.1:1"))
+    (tmp_path / "c.yaml").write_text("provider: {type: aws, results: s3://b/r, data: /data}\n")
+    far = "name: far\nbase: {data: {name: stl10, root: ROOT}}\n"
+    words = ("submit", "cifar.yaml", "far.yaml", "--cluster", "c.yaml", "--detach")
+    (tmp_path / "far.yaml").write_text(far.replace("ROOT", "/big"))
+    said = ask(*words)
+    assert said.exit_code == 2 and not fake.jobs
+    assert "got /big for stl10 and /data (provider.data) for cifar10; submit them" in said.stderr
+    assert ask(*words, "--set", "data.root=/data").exit_code == 0, "the way out"
+    (tmp_path / "far.yaml").write_text(far.replace("ROOT", "/data"))
+    assert ask(*words).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -230,6 +248,9 @@ class Fake:
             message=self.message,
         )
 
+    def get_job_logs(self, job: str) -> str:
+        return "".join(self.LOG)
+
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for number, piece in enumerate(self.LOG):
             if self.breaks and number == 3:
@@ -275,7 +296,7 @@ def test_a_broken_line_is_mended_and_no_line_is_said_twice(
     assert [line for line in lines if line in ("one", "two [red]", "three")] == [
         *("one", "two [red]", "three")
     ]
-    assert sum("broke" in line and "the sweep goes on" in line for line in lines) == 2
+    assert sum("broke" in line and "the sweep does without it" in line for line in lines) == 2
 
 
 def test_a_line_that_stays_broken_is_given_up_with_the_way_back(
@@ -438,18 +459,60 @@ def test_what_was_not_started_is_not_said_to_go_on(
     assert sentence in said.stderr and "watch it with" not in said.stderr
 
 
+async def silence(job: str) -> AsyncIterator[str]:
+    await asyncio.sleep(60)
+    yield "never"
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_line_that_is_silent_while_the_job_speaks_or_ends_is_given_up(
+    head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    fake = head()
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    fake.jobs["x"] = "RUNNING"
+    ours = Jobs("http://127.0.0.1:1")
+    monkeypatch.setattr(fake, "tail_job_logs", silence)
+    for name in ("SILENCE_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(jobs, name, 0.05)
+    pieces = ours.follow("x")
+    assert [next(pieces) for _ in range(20)] == [""] * 20, "a job may have nothing to say"
+    if over:
+        fake.jobs["x"] = fake.end
+    else:
+        monkeypatch.setattr(fake, "LOG", (*fake.LOG, "four\n"))
+    with pytest.raises(Unreachable, match="is dead"):
+        for _ in range(20):
+            next(pieces)
+
+
+def test_what_a_dead_line_kept_back_is_shown_over_the_next(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = head()
+    whole = fake.tail_job_logs
+
+    async def dies(job: str) -> AsyncIterator[str]:
+        monkeypatch.setattr(fake, "tail_job_logs", whole)
+        for piece in fake.LOG[:2]:
+            yield piece
+        fake.jobs[job] = fake.end
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(fake, "tail_job_logs", dies)
+    for name in ("SILENCE_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(jobs, name, 0.1)
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 0 and "is dead" in said.stderr
+    shown = [line for line in said.stderr.splitlines() if line in ("one", "two [red]", "three")]
+    assert shown == ["one", "two [red]", "three"]
+
+
 def test_a_silent_dead_line_is_noticed(
     head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = head()
     monkeypatch.setattr(os, "environ", dict(os.environ))
-
-    async def silence(job: str) -> AsyncIterator[str]:
-        import asyncio
-
-        await asyncio.sleep(60)
-        yield "never"
-
     fake.jobs["x"] = "RUNNING"
     ours = Jobs("http://127.0.0.1:1")
     monkeypatch.setattr(fake, "tail_job_logs", silence)
