@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ascl.faults import read_yaml
 from ascl_sweep import __version__
 from ascl_sweep.address import refuse_password
+from ascl_sweep.knock import own_token
+from ascl_sweep.labels import one_line
 from ascl_sweep.room import NoResources
 from ascl_sweep.spec import SweepSpec
 
@@ -226,6 +228,8 @@ class Jobs:
         self.address = address
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is loaded
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray asks it before what it is given
+        if os.environ["RAY_AUTH_MODE"].lower() == "token":
+            own_token()
         self._client = self._asked(_connect)
 
     def start(
@@ -313,7 +317,7 @@ class Jobs:
                     heard = time.monotonic()
                 continue
             if isinstance(piece, Exception):
-                raise Unreachable(f"the line to {self.address} broke ({_first_line(piece)})")
+                raise Unreachable(f"the line to {self.address} broke ({_why(piece)})")
             if piece is None:
                 break
             heard, length = time.monotonic(), None
@@ -353,7 +357,7 @@ class Jobs:
     def _sentence(self, error: BaseException) -> BaseException:
         from ray.exceptions import AuthenticationError
 
-        where, reason = f"the Ray at {self.address}", _first_line(error)
+        where, reason = f"the Ray at {self.address}", _why(error)
         if isinstance(error, NoResources):
             return error
         if isinstance(error, AuthenticationError):
@@ -363,11 +367,12 @@ class Jobs:
                 "alone, or name its file in RAY_AUTH_TOKEN_PATH"
             )
         if isinstance(error, RuntimeError):  # Ray's word for each request that was refused
-            text = str(error)
-            if "already exists" in text:
-                return _Exists(text)
-            last = [line.strip() for line in text.splitlines() if line.strip(" .")][-1]
-            return NoResources(f"{where} refused: {last.rstrip('.')}; see `ray job list` there")
+            if "already exists" in str(error):
+                return _Exists(reason)
+            last = RuntimeError(str(error).rstrip(". \n"))  # Ray ends with a line of a full stop
+            return NoResources(
+                f"{where} refused: {_why(last, last=True)}; see `ray job list` there"
+            )
         if isinstance(error, OSError):
             return Unreachable(f"{where} does not answer ({reason}); is its dashboard there?")
         return NoResources(
@@ -401,9 +406,9 @@ def _outcome(job: Any) -> Outcome:
     return Outcome(job.status.value, job.driver_exit_code, job.message or "")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
+def _why(error: BaseException, *, last: bool = False) -> str:
+    """What an error says, without a token that it may quote."""
+    return one_line(error, last=last).partition("Bearer")[0].rstrip(". ")[:200]
 
 
 def ours(line: str) -> bool:

@@ -523,6 +523,30 @@ def test_a_silent_dead_line_is_noticed(
         list(ours.follow("x"))
 
 
+def test_a_token_that_cannot_be_sent_is_refused_before_connecting_and_not_quoted(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("hush\nhush\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setattr(jobs, "_connect", lambda: pytest.fail("connected"))
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 4 and f"what is in {tmp_path / 'token'} is not; put" in said.stderr
+    assert "hush" not in said.stderr
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, ConnectionError])
+def test_no_reason_quotes_the_token(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def refuse() -> None:
+        raise kind("Invalid header value: 'Bearer hush'\nsent 'Bearer hush'\n.")
+
+    monkeypatch.setattr(head(), "list_jobs", refuse)
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 4 and "hush" not in said.stderr
+
+
 # ---------------------------------------------------------------- the way to the head
 
 
