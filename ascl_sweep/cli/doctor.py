@@ -84,6 +84,8 @@ def doctor(
         if store is not None and not store.strip():
             raise ValueError("--store must be a folder or an address, got nothing")
         refuse_password(store or "")
+        if store is not None and "://" not in store:
+            store = str(Path(store).absolute())  # ours, and not one of each node's own
         checks: Iterator[Check]
         if (unable := _unable()) is not None:
             checks = iter([*check_here([], Wants(), store="results", start_ray=False), unable])
