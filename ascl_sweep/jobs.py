@@ -305,22 +305,25 @@ class Jobs:
         threading.Thread(target=listener, daemon=True).start()
         heard, seen = time.monotonic(), 0
         length: int | None = None  # of the log, when the silence was last looked into
+        behind = False  # whether the job has then said more, or all, and the line has not
         while True:
             try:
                 piece = pieces.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 yield ""
                 if time.monotonic() - heard > SILENCE_SECONDS:  # a dead line says nothing, too
+                    if behind:  # and has been for so long
+                        why = "is dead: it keeps back what the job said"
+                        raise Unreachable(f"the line to {self.address} {why}") from None
                     over, before, length = self.outcome(job).over, length, self._length(job)
-                    if over or before not in (None, length):
-                        raise Unreachable(f"the line to {self.address} is dead: the job said more")
+                    behind = over or before not in (None, length)
                     heard = time.monotonic()
                 continue
             if isinstance(piece, Exception):
                 raise Unreachable(f"the line to {self.address} broke ({_why(piece)})")
             if piece is None:
                 break
-            heard, length = time.monotonic(), None
+            heard, length, behind = time.monotonic(), None, False
             news = piece[max(after - seen, 0) :]
             seen += len(piece)
             if news:

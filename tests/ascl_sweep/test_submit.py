@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -476,14 +477,13 @@ def test_a_line_that_is_silent_while_the_job_speaks_or_ends_is_given_up(
     for name in ("SILENCE_SECONDS", "POLL_SECONDS"):
         monkeypatch.setattr(jobs, name, 0.05)
     pieces = ours.follow("x")
-    assert [next(pieces) for _ in range(20)] == [""] * 20, "a job may have nothing to say"
+    assert list(islice(pieces, 20)) == [""] * 20, "a job may have nothing to say"
     if over:
         fake.jobs["x"] = fake.end
     else:
         monkeypatch.setattr(fake, "LOG", (*fake.LOG, "four\n"))
     with pytest.raises(Unreachable, match="is dead"):
-        for _ in range(20):
-            next(pieces)
+        list(islice(pieces, 20))
 
 
 def test_what_a_dead_line_kept_back_is_shown_over_the_next(
@@ -790,6 +790,21 @@ def test_a_second_submit_joins_the_first_and_stop_ends_it_for_both(
     assert "stopped as asked" in log.read_text()
     assert f"go on from here with:\n  ascl-sweep submit {file}" in log.read_text()
     assert "done" not in states(store) and Ledger(store).driver() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_is_stopped_before_its_driver_is_there_in_the_way_that_is_told(
+    ray_head: Head, tmp_path: Path
+) -> None:
+    words = (longer(tmp_path, 400), "--address", ray_head.address, "--store", tmp_path / "store")
+    said = ray_head.ask("submit", *words, "--detach")
+    assert said.returncode == 0, said.stderr
+    (way,) = [line for line in said.stderr.splitlines() if "ray job stop" in line]
+    env = {key: value for key, value in ray_head.env.items() if key != "RAY_AUTH_MODE"}
+    stop = subprocess.run(way, shell=True, env=env, capture_output=True, text=True, timeout=200)
+    assert stop.returncode == 0 and "was stopped" in stop.stdout + stop.stderr, stop
+    wait_until(lambda: Ledger(tmp_path / "store").driver() is None)
 
 
 @pytest.mark.slow
