@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -94,12 +95,11 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
                 )
             imports.join()
         except Exception as error:  # of many kinds, some of them just that
-            where = f"at {address}" if address else "on this machine"
-            reason = one_line(error)
             raise NoResources(
-                f"Ray {where} could not be joined ({reason}); see `ray status` there"
+                why_not_joined(address, error)
                 if address
-                else f"Ray could not be started {where} ({reason}); see `ascl-sweep doctor`"
+                else f"Ray could not be started on this machine ({one_line(error)}); see "
+                "`ascl-sweep doctor`"
             ) from error
         if dashboard:
             _check_dashboard()
@@ -113,6 +113,18 @@ def connected(address: str | None, *, dashboard: bool) -> Iterator[Cluster]:
         if not address:
             _end_processes_of(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def why_not_joined(address: str, error: Exception) -> str:
+    """What Ray says of a cluster that it could not join; of other versions than ours, which."""
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", str(error))
+    if "Version mismatch" in str(error) and len(versions) == 2:
+        there, here = (f"Ray {ray} on Python {python}" for ray, python in versions)
+        return (
+            f"we and the Ray at {address} must have the same Ray and Python, got {here} here and "
+            f"{there} there; install the same here"
+        )
+    return f"Ray at {address} could not be joined ({one_line(error)}); see `ray status` there"
 
 
 def look(scratch: Path, *, private: bool) -> Cluster:

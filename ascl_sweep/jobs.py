@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ascl.faults import read_yaml
 from ascl_sweep import __version__
+from ascl_sweep.address import refuse_password
+from ascl_sweep.knock import own_token
+from ascl_sweep.labels import one_line
 from ascl_sweep.room import NoResources
 from ascl_sweep.spec import SweepSpec
 
@@ -115,6 +118,7 @@ def check_store(store: str | None) -> str:
     )
     if not store:
         raise ValueError(f"a submitted sweep needs a store; {way_out}")
+    refuse_password(store)
     if "://" not in store and not Path(store).is_absolute():
         raise ValueError(
             f"a submitted sweep's store must be in reach of laptop and cluster, got the folder "
@@ -224,10 +228,17 @@ class Jobs:
         self.address = address
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is loaded
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray asks it before what it is given
+        if os.environ["RAY_AUTH_MODE"].lower() == "token":
+            own_token()
         self._client = self._asked(_connect)
 
-    def start(self, submission: Submission) -> tuple[str, bool]:
-        """The id of the job that runs this, and whether it did so already."""
+    def start(
+        self, submission: Submission, asking: Callable[[str | None], None]
+    ) -> tuple[str, bool]:
+        """The id of the job that runs this, and whether it did so already.
+
+        `asking` is told which id we are about to ask for, and None if it is refused.
+        """
         for _ in range(3):
             found = {job.submission_id: job for job in self._asked(self._client.list_jobs)}
             number = re.compile(rf"{re.escape(submission.name)}(?:-(\d+))?")
@@ -237,9 +248,17 @@ class Jobs:
                     return str(job), True
             last = max((int(m[1] or 1) for m in same.values()), default=0)
             job = f"{submission.name}-{last + 1}" if last else submission.name
-            with contextlib.suppress(_Exists):  # somebody submitted the same just now
+            asking(job)
+            try:
                 self._submit(submission, job)
                 return job, False
+            except Unreachable:  # it may have arrived
+                raise
+            except _Exists:  # somebody submitted the same just now
+                asking(None)
+            except NoResources:
+                asking(None)
+                raise
         raise NoResources(f"{submission.name} is being submitted by others; try again")
 
     def _submit(self, submission: Submission, job: str) -> None:
@@ -285,26 +304,39 @@ class Jobs:
 
         threading.Thread(target=listener, daemon=True).start()
         heard, seen = time.monotonic(), 0
+        length: int | None = None  # of the log, when the silence was last looked into
+        behind = False  # whether the job has then said more, or all, and the line has not
         while True:
             try:
                 piece = pieces.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 yield ""
                 if time.monotonic() - heard > SILENCE_SECONDS:  # a dead line says nothing, too
-                    self.outcome(job)
+                    if behind:  # and has been for so long
+                        why = "is dead: it keeps back what the job said"
+                        raise Unreachable(f"the line to {self.address} {why}") from None
+                    over, before, length = self.outcome(job).over, length, self._length(job)
+                    behind = over or before not in (None, length)
                     heard = time.monotonic()
                 continue
             if isinstance(piece, Exception):
-                raise Unreachable(f"the line to {self.address} broke ({_first_line(piece)})")
+                raise Unreachable(f"the line to {self.address} broke ({_why(piece)})")
             if piece is None:
                 break
-            heard = time.monotonic()
+            heard, length, behind = time.monotonic(), None, False
             news = piece[max(after - seen, 0) :]
             seen += len(piece)
             if news:
                 yield news
         if not self.outcome(job).over:
             raise Unreachable(f"the line to {self.address} was closed while the job goes on")
+
+    def _length(self, job: str) -> int:
+        """Of a job's log. That it cannot be read now is no reason to give the job up."""
+        try:
+            return len(self._asked(lambda: self._client.get_job_logs(job)))
+        except NoResources as error:
+            raise Unreachable(str(error)) from error
 
     def _asked(self, call: Callable[[], T]) -> T:
         """What a request comes to. Ray sets no limit to how long one may take; this does."""
@@ -328,7 +360,7 @@ class Jobs:
     def _sentence(self, error: BaseException) -> BaseException:
         from ray.exceptions import AuthenticationError
 
-        where, reason = f"the Ray at {self.address}", _first_line(error)
+        where, reason = f"the Ray at {self.address}", _why(error)
         if isinstance(error, NoResources):
             return error
         if isinstance(error, AuthenticationError):
@@ -338,11 +370,12 @@ class Jobs:
                 "alone, or name its file in RAY_AUTH_TOKEN_PATH"
             )
         if isinstance(error, RuntimeError):  # Ray's word for each request that was refused
-            text = str(error)
-            if "already exists" in text:
-                return _Exists(text)
-            last = [line.strip() for line in text.splitlines() if line.strip(" .")][-1]
-            return NoResources(f"{where} refused: {last.rstrip('.')}; see `ray job list` there")
+            if "already exists" in str(error):
+                return _Exists(reason)
+            last = RuntimeError(str(error).rstrip(". \n"))  # Ray ends with a line of a full stop
+            return NoResources(
+                f"{where} refused: {_why(last, last=True)}; see `ray job list` there"
+            )
         if isinstance(error, OSError):
             return Unreachable(f"{where} does not answer ({reason}); is its dashboard there?")
         return NoResources(
@@ -376,9 +409,9 @@ def _outcome(job: Any) -> Outcome:
     return Outcome(job.status.value, job.driver_exit_code, job.message or "")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
+def _why(error: BaseException, *, last: bool = False) -> str:
+    """What an error says, without a token that it may quote."""
+    return one_line(error, last=last).partition("Bearer")[0].rstrip(". ")[:200]
 
 
 def ours(line: str) -> bool:

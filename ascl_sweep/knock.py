@@ -142,7 +142,7 @@ def _show_token(door: Door, shown: str) -> None:
         raise NoResources(
             f"the Ray at {shown} wants its token, and RAY_AUTH_MODE=disabled is set here; unset it"
         )
-    token, source = _token()
+    token, source = own_token()
     if not token:
         raise NoResources(f"the Ray at {shown} wants its token, and there is none {source}; {put}")
     if not _let_in(door, shown, token):
@@ -150,15 +150,23 @@ def _show_token(door: Door, shown: str) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
 
 
-def _token() -> tuple[str, str]:
-    """Our token, empty if there is none, and where it is from: Ray looks at the same places."""
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token.strip(), "in RAY_AUTH_TOKEN"
-    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN
-    token = ""
-    with contextlib.suppress(OSError, ValueError):
-        token = Path(file).expanduser().read_text().strip()
-    return token, f"in {file}"
+def own_token() -> tuple[str, str]:
+    """Our token, empty if there is none, and where it is from: Ray looks at the same places.
+
+    Raises `NoResources` if it cannot be sent: who tried would quote it in an error.
+    """
+    token, source = os.environ.get("RAY_AUTH_TOKEN", ""), "RAY_AUTH_TOKEN"
+    if not token:
+        source = os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN
+        with contextlib.suppress(OSError, ValueError):
+            token = Path(source).expanduser().read_text("utf-8", "replace")
+    token = token.strip()
+    if not re.fullmatch("[!-~]*", token):
+        raise NoResources(
+            f"a token must be one word of printable ASCII, and what is in {source} is not; put the "
+            "cluster's there, readable to you alone"
+        )
+    return token, f"in {source}"
 
 
 def _let_in(door: Door, shown: str, token: str | None) -> bool:

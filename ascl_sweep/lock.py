@@ -5,6 +5,8 @@ away there is no kernel to ask: there it is a lease, which its holder renews whi
 that died on this machine we know; of one elsewhere the lease has to go stale.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
@@ -16,9 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ascl_sweep.store import Store
+if TYPE_CHECKING:
+    from ascl_sweep.store import Store  # `doctor` comes here also where pyarrow is missing
 
 LOCK = ".lock"
 STALE_SECONDS = 90.0  # a lease that was not renewed for so long is of a dead driver

@@ -9,10 +9,11 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+
+from ascl_sweep.address import refuse_password
 
 _PUT_IS_ATOMIC = ("s3", "gcs", "abfs")  # object stores: nothing is seen before the upload is done
 _HALF = re.compile(r"\..+\.half")  # a write under way, or of a process that was killed at it
@@ -36,7 +37,7 @@ class Store:
             return
         self.address = str(store) if str(store) == "/" else str(store).rstrip("/")
         if "://" in self.address:
-            _refuse_password(self.address)
+            refuse_password(self.address)
             try:
                 self._files, self._root = pafs.FileSystem.from_uri(self.address)
             except (pa.ArrowException, ValueError) as error:
@@ -150,14 +151,6 @@ class Store:
         for info in self._infos(folder):
             if _HALF.fullmatch(info.base_name):
                 self.delete(f"{folder}/{info.base_name}")
-
-
-def _refuse_password(address: str) -> None:
-    if urlsplit(address).password is not None:
-        raise ValueError(
-            "the store's address must hold no password, for it is printed and recorded; give it "
-            "in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://)"
-        )
 
 
 def _write_here(path: str, half: str, data: bytes | pa.Buffer) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ascl_sweep.checks import Check
+from ascl_sweep.lock import BEAT_SECONDS, STALE_SECONDS
 
-SKEW_SECONDS = 2.0  # a lease in a bucket goes stale by its reader's clock (see lock.py)
+# A lease in a bucket is judged by its reader's clock, when it is up to a beat old; one may be late.
+SKEW_SECONDS = STALE_SECONDS - 2 * BEAT_SECONDS
 PINGS = 5
 
 
@@ -36,5 +38,5 @@ def of_clock(node: Skew, head: Skew, at: str) -> Check:
         f"{at}clock",
         f"{apart:+.2f} ± {doubt:.2f} s from the head's",
         abs(apart) - doubt <= SKEW_SECONDS,
-        f"set it by NTP: at more than {SKEW_SECONDS:g} s a driver's lease on a bucket looks stale",
+        f"set it by NTP: beyond {SKEW_SECONDS:g} s the lease of a driver that lives may look stale",
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,12 @@ def _check_nodes(
         modes, silent = probes.ask(dashboard_here, of=[head], seconds=ANSWER_SECONDS)
         yield from silent or of_dashboard(modes[head])
 
-    facts, silent = probes.ask(look, wants, of=skews, seconds=LOOK_SECONDS)
+    idle = {
+        names[node.node_id] for node in cluster.nodes if not node.cpus and node.node_id in names
+    }
+    less = replace(wants, datasets=())  # of those, as a head is: no run starts there
+    looks = {name: partial(look, less if name in idle else wants) for name in skews}
+    facts, silent = probes.ask_each(looks, seconds=LOOK_SECONDS)
     yield from silent
     installed = {name: found.versions for name, found in facts.items()}
     if installed:
@@ -87,6 +93,8 @@ def _check_nodes(
         yield from of_machine(found, gpus.get(name, 0), f"{name} ")
         if head is not None:
             yield of_clock(skews[name], skews[head], f"{name} ")
+    if head is not None:  # `status`, `stop` and `resume` go by ours
+        yield of_clock(Skew(0, 0), skews[head], "here ")
     if wants.store is not None and head is not None:
         yield from _check_store(probes, wants.store, head, facts)
     yield from of_sweeps(specs, cluster)
@@ -134,8 +142,8 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 class Probe:
     """A process of ours on a node."""
 
-    def do(self, function: Callable[..., Any], *words: object) -> Any:
-        return function(*words)
+    def do(self, function: Callable[[], Any]) -> Any:
+        return function()
 
 
 class Probes:
@@ -161,10 +169,16 @@ class Probes:
         self, function: Callable[..., Any], *words: object, of: Iterable[str], seconds: float
     ) -> tuple[dict[str, Any], list[Check]]:
         """What nodes answer, and what to say of those that do not."""
+        return self.ask_each({name: partial(function, *words) for name in of}, seconds=seconds)
+
+    def ask_each(
+        self, questions: Mapping[str, Callable[[], Any]], *, seconds: float
+    ) -> tuple[dict[str, Any], list[Check]]:
+        """The same with a question for each."""
         import ray
         from ray.exceptions import RayError
 
-        calls = {name: self._probes[name].do.remote(function, *words) for name in of}
+        calls = {name: self._probes[name].do.remote(ask) for name, ask in questions.items()}
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=seconds)
         answers: dict[str, Any] = {}
         silent = []

@@ -111,13 +111,20 @@ def options(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a polite kill (SIGTERM) end things as Ctrl-C does."""
+    """Let a polite kill (SIGTERM) and a closed terminal (SIGHUP) end things as Ctrl-C does."""
 
     def interrupt(signum: int, frame: object) -> NoReturn:
+        if signum == signal.SIGHUP:  # shell and kernel both send it: once is enough
+            signal.signal(signum, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {
+        s: signal.signal(s, interrupt)
+        for s in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(s) != signal.SIG_IGN  # as nohup wants it
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -63,6 +63,7 @@ def doctor(
     The exit code is 4 if a sweep would fail.
     """
     with sentences():
+        from ascl_sweep.address import refuse_password
         from ascl_sweep.checks.here import check_here
         from ascl_sweep.checks.machine import Wants
         from ascl_sweep.checks.probes import check_cluster
@@ -82,6 +83,9 @@ def doctor(
             )
         if store is not None and not store.strip():
             raise ValueError("--store must be a folder or an address, got nothing")
+        refuse_password(store or "")
+        if store is not None and "://" not in store:
+            store = str(Path(store).absolute())  # ours, and not one of each node's own
         checks: Iterator[Check]
         if (unable := _unable()) is not None:
             checks = iter([*check_here([], Wants(), store="results", start_ray=False), unable])

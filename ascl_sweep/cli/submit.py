@@ -100,10 +100,7 @@ def submit(
         try:
             outcome = watch.run(detach)
         except NoResources as error:
-            fail(
-                str(error) + (f"; the sweep goes on{watch.ways()}" if watch.job else ""),
-                NO_RESOURCES,
-            )
+            fail(f"{error}{watch.state()}", NO_RESOURCES)
         _finish(outcome, watch)
 
 
@@ -111,12 +108,9 @@ def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
     """What to change so that a cluster finds the datasets; raises ValueError if nobody says."""
     from ascl_sweep.checks.sweeps import datasets_of
 
-    lost = [
-        (name, root)
-        for spec in specs
-        for name, root in datasets_of(spec)
-        if not root.startswith(("/", "~"))
-    ]
+    wanted = [pair for spec in specs for pair in datasets_of(spec)]
+    found = [(name, root) for name, root in wanted if root.startswith(("/", "~"))]
+    lost = [pair for pair in wanted if pair not in found]
     if not lost:
         return []
     if data is None:
@@ -125,6 +119,13 @@ def _where_data_lie(specs: list["SweepSpec"], data: str | None) -> list[str]:
             f"data.root must be a place on the cluster's nodes, got {root!r} for {name}; add e.g. "
             "--set data.root=~/data, or say provider.data in the cluster file"
         )
+    for name, root in found:
+        if root != data:
+            raise ValueError(
+                f"sweeps submitted together must have their data in one place, got {root} for "
+                f"{name} and {data} (provider.data) for {lost[0][0]}; submit them one by one, or "
+                f"add --set data.root={shlex.quote(data)}"
+            )
     return [f"data.root={data}"]
 
 
@@ -140,6 +141,8 @@ class _Watch:
     again: str
     """The command that comes back to it."""
     job: str | None = None
+    asked: str | None = None
+    """The id that was asked for: until it is `job`, nobody has confirmed it."""
     shown: int = 0
     """Characters of the job's log."""
     losses: int = 0
@@ -161,18 +164,17 @@ class _Watch:
                             raise
                         pause = PAUSES[self.losses]
                         self.losses += 1
-                        talk.print(f"{escape(str(error))}; the sweep goes on; back in {pause} s …")
+                        talk.print(
+                            f"{escape(str(error))}; the sweep does without it; back in {pause} s …"
+                        )
                         time.sleep(pause)
         except KeyboardInterrupt:
-            if self.job is None:
-                talk.print("interrupted before anything was started")
-            else:
-                talk.print(f"you leave, the sweep goes on{escape(self.ways())}")
+            talk.print(escape(f"you leave{self.state() or ' before anything was started'}"))
             raise typer.Exit(INTERRUPTED) from None
 
     def _attend(self, jobs: "Jobs", detach: bool) -> "Outcome | None":
         if self.job is None:
-            self.job, found = jobs.start(self.submission)
+            self.job, found = jobs.start(self.submission, self._asking)
             if found:
                 talk.print(f"{self.job} is running already; this is what it said")
             else:
@@ -189,12 +191,29 @@ class _Watch:
                 talk.print(escape(line))
         return jobs.outcome(self.job)
 
+    def _asking(self, job: str | None) -> None:
+        self.asked = job
+
+    def state(self) -> str:
+        """What becomes of the sweep without us, and the ways to it; empty if there is none."""
+        if self.job is not None:
+            return f"; the sweep goes on{self.ways()}"
+        if self.asked is not None:
+            return f"; the sweep may have been started as job {self.asked}{self.ways()}"
+        return ""
+
     def ways(self) -> str:
         """How to watch, to stop and to come back, a line each."""
         at = f"--store {shlex.quote(self.store)}"
+        end = f"ray job stop {self.job or self.asked}"
+        if self.cluster is not None:
+            end = shlex.join(["ray", "exec", str(self.cluster), end])
+        else:
+            end = f"RAY_AUTH_MODE=token {end} --address {shlex.quote(str(self.address))}"
         return (
             f"; watch it with\n  ascl-sweep status --watch {at}\nstop it with\n"
-            f"  ascl-sweep stop {at}\nand come back to it with\n  {self.again}"
+            f"  ascl-sweep stop {at}\nor, as long as `status` shows no driver yet, with\n"
+            f"  {end}\nand come back to it with\n  {self.again}"
         )
 
 

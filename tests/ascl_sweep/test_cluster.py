@@ -1,11 +1,29 @@
-"""That a killed driver's Ray is cleaned up."""
+"""That a killed driver's Ray is cleaned up, and what is said of a Ray that is not joined."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from ascl_sweep.cluster import PREFIX, clean_up_after_killed_drivers
+import pytest
+
+from ascl_sweep.cluster import PREFIX, clean_up_after_killed_drivers, why_not_joined
+
+
+def test_a_cluster_of_other_versions_is_refused_with_both_in_one_sentence() -> None:
+    from ray._private.utils import check_version_info, compute_version_info
+
+    with pytest.raises(RuntimeError) as caught:
+        check_version_info({"ray_version": "2.1.0", "python_version": "3.9.2"}, "node h")
+    ray, python = compute_version_info()
+    said = why_not_joined("h:6379", caught.value)
+    assert f"got Ray {ray} on Python {python} here and Ray 2.1.0 on Python 3.9.2 there" in said
+    assert said.endswith("; install the same here") and "\n" not in said
+
+
+def test_what_else_keeps_us_out_is_told_by_its_first_line() -> None:
+    said = why_not_joined("h:6379", RuntimeError("no way\nin"))
+    assert said == "Ray at h:6379 could not be joined (no way); see `ray status` there"
 
 
 def test_what_a_killed_driver_left_is_cleaned_up_and_what_lives_is_not() -> None:

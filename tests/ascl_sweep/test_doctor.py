@@ -8,22 +8,26 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import pyarrow.fs as pafs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from ascl_sweep import lock
 from ascl_sweep.checks import Check, here, machine, packages, probes
 from ascl_sweep.checks.clocks import SKEW_SECONDS, Skew, of_clock, skew
 from ascl_sweep.checks.dashboard import of_dashboard
-from ascl_sweep.checks.machine import Facts, Gpu, gpus_of_system, of_machine
+from ascl_sweep.checks.machine import Facts, Gpu, Wants, gpus_of_system, of_machine
 from ascl_sweep.checks.packages import PACKAGES, of_versions, outdated, unloadable
 from ascl_sweep.checks.stores import existing, leave_in, store_fault, take_away
 from ascl_sweep.checks.sweeps import datasets_of, of_sweeps
@@ -31,6 +35,7 @@ from ascl_sweep.cli import app
 from ascl_sweep.jobs import free_port
 from ascl_sweep.room import Cluster, Node
 from ascl_sweep.spec import spec_of
+from ascl_sweep.store import Store
 from tests.sweeps import GRID, command, descendants, environment, kill, title, wait_until
 
 Ask = Callable[..., Result]
@@ -228,10 +233,10 @@ def test_the_true_skew_is_within_the_doubt_however_slow_the_line(
 
 
 def test_clocks_are_held_against_the_heads_not_ours() -> None:
-    late = Skew(-40, 0.01)
+    late = Skew(-SKEW_SECONDS - 1, 0.01)
     assert of_clock(late, late, "").ok, "it is our own clock that is wrong"
     assert not of_clock(late, Skew(0, 0.01), "").ok
-    assert not of_clock(Skew(2.5, 0.01), Skew(0, 0.01), "").ok
+    assert of_clock(Skew(lock.BEAT_SECONDS, 0.01), Skew(0, 0.01), "").ok, "a lease bears that"
 
 
 def test_a_node_that_stops_in_between_is_named_and_holds_nobody_up(
@@ -253,6 +258,79 @@ def test_a_node_that_stops_in_between_is_named_and_holds_nobody_up(
     skews, (silent,) = Acted().compare_clocks(["a", "stopped"])
     assert list(skews) == ["a"]
     assert (silent.what, silent.found, silent.ok) == ("stopped node", "no answer in 60 s", False)
+
+
+def acted_nodes(
+    monkeypatch: pytest.MonkeyPatch, head_skew: float = 0.0
+) -> Callable[[Wants], list[Check]]:
+    """What is made of a head without CPUs and a node with some, all of them played by us."""
+    import ray
+
+    class Acted(probes.Probes):
+        def __init__(self, names: dict[str, str]) -> None:
+            self.names = list(names.values())
+
+        def ask_each(self, questions: Any, *, seconds: float) -> tuple[dict[str, Any], list[Check]]:
+            return {name: question() for name, question in questions.items()}, []
+
+        def compare_clocks(self, of: Any) -> tuple[dict[str, Skew], list[Check]]:
+            return {name: Skew(head_skew, 0.01) for name in of}, []
+
+    def look(wants: Wants) -> Facts:
+        there = {f"{name} in {root}": None for name, root in wants.datasets}
+        return replace(FINE, datasets=there)
+
+    nodes = [
+        {"NodeID": i, "NodeManagerHostname": i, "Alive": True, "Resources": {mark: 1}}
+        for i, mark in (("head", "node:__internal_head__"), ("node", "CPU"))
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    for name in ("cluster_resources", "available_resources"):
+        monkeypatch.setattr(ray, name, dict)
+    monkeypatch.setattr(probes, "Probes", Acted)
+    monkeypatch.setattr(probes, "look", look)
+    monkeypatch.setattr(probes, "dashboard_here", lambda: "token")
+    cluster = Cluster((Node("head", 0, 0), Node("node", 2, 0)), Path(), private=False)
+    return lambda wants: list(probes._check_nodes(cluster, [], wants, lambda text: None))
+
+
+def test_datasets_are_looked_for_where_runs_start_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = acted_nodes(monkeypatch)(Wants((("cifar10", "/d"),)))
+    asked = [check.what for check in found if "dataset" in check.what]
+    assert asked == ["node dataset cifar10 in /d"]
+    assert "head disk" in {check.what for check in found}, "all else is"
+
+
+@pytest.mark.parametrize("skew", [0.0, -SKEW_SECONDS - 1, SKEW_SECONDS + 1])
+def test_our_own_clock_too_is_held_against_the_heads(
+    monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    found = acted_nodes(monkeypatch, skew)(Wants())
+    clocks = {check.what: check.ok for check in found if check.what.endswith(" clock")}
+    assert clocks == {"head clock": True, "node clock": True, "here clock": skew == 0}
+
+
+def test_clocks_that_will_do_let_nobody_take_a_living_drivers_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(lock, "_machine", lambda: None)
+    store = Store(pafs._MockFileSystem())
+    with lock.locked(store, wait=False, on_wait=print):
+        now = time.time() + lock.BEAT_SECONDS  # the lease is about to be renewed
+        monkeypatch.setattr(lock, "time", Mock(time=lambda: now + SKEW_SECONDS))
+        assert lock.holder(store) is not None
+
+
+def test_doctor_loads_without_pyarrow() -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "import ascl_sweep.address, ascl_sweep.checks.here, ascl_sweep.checks.probes"
+    )
+    said = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True)
+    assert said.returncode == 0, said.stderr
 
 
 # ---------------------------------------------------------------- store, dashboard, room
@@ -334,6 +412,23 @@ def test_a_fault_is_a_fix_line_and_exit_code_4(ask: Ask, tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"a.yaml"}, "looking creates nothing"
 
 
+@pytest.mark.parametrize(
+    ("store", "meant"), [("results", "HERE/results"), ("/abs", "/abs"), ("s3://b/r", "s3://b/r")]
+)
+def test_a_folder_is_the_callers_on_every_node(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, meant: str
+) -> None:
+    asked = []
+
+    def check_cluster(address: str, specs: Any, wants: Wants, say: Any) -> Iterator[Check]:
+        asked.append(wants.store)
+        return iter(())
+
+    monkeypatch.setattr(probes, "check_cluster", check_cluster)
+    assert ask("doctor", "--address", "h:1", "--store", store).exit_code == 0
+    assert asked == [meant.replace("HERE", str(tmp_path))]
+
+
 def test_json_says_the_same(ask: Ask) -> None:
     lines = ask("doctor").stdout.splitlines()
     found = [Check(**check) for check in json.loads(ask("doctor", "--json").stdout)]
@@ -350,6 +445,7 @@ def test_json_says_the_same(ask: Ask) -> None:
         (["--scale", "laptop"], "--set and --scale change what sweep files say, and none is"),
         (["--root", "d"], "--root is where --data is looked for, and none is named"),
         (["--store", ""], "--store must be a folder or an address, got nothing"),
+        (["--store", "s3://KEY:SECRET@b/r"], "the store's address must hold no password"),
         (["--address", "nonsense"], "must be auto, HOST:PORT of its head"),
         (["--address", ""], "must be auto, HOST:PORT of its head"),
     ],
@@ -357,6 +453,7 @@ def test_json_says_the_same(ask: Ask) -> None:
 def test_bad_usage_is_no_fault_of_the_machine(ask: Ask, words: list[str], sentence: str) -> None:
     said = ask("doctor", *words)
     assert said.exit_code == 2 and sentence in said.stderr
+    assert "SECRET@" not in said.output
 
 
 def test_gpus_that_the_system_has_and_torch_does_not_see_are_to_be_fixed(
@@ -518,8 +615,8 @@ def test_every_node_of_a_cluster_is_looked_at(two: Two, tmp_path: Path) -> None:
     words = (tmp_path / "sweep.yaml", "--store", tmp_path, "--data", "cifar10", "--root", tmp_path)
     code, found = two.ask(*words)
     by_what = {check.what: check for check in found}
-    nodes = {what.split()[0] for what in by_what if what.endswith(" clock")}
-    assert len(nodes) == 2
+    nodes = {what.split()[0] for what in by_what if what.endswith(" clock")} - {"here"}
+    assert len(nodes) == 2 and by_what["here clock"].ok
     for node in nodes:
         for what in ("CPUs", "disk", "shared memory", "clock", f"store {tmp_path}"):
             assert by_what[f"{node} {what}"].ok
@@ -543,4 +640,5 @@ def test_a_node_that_does_not_answer_is_named(two: Two) -> None:
     code, found = two.ask()
     (silent,) = [check for check in found if check.what.endswith(" node")]
     assert code == 4 and not silent.ok and silent.found and silent.way_out
-    assert sum(check.what.endswith(" clock") for check in found) == 1, "the other is looked at"
+    clocks = [check.what for check in found if check.what.endswith(" clock")]
+    assert len(clocks) == 2 and "here clock" in clocks, "the other is looked at"

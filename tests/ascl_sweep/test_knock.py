@@ -134,6 +134,20 @@ def test_who_has_no_token_or_another_is_told_so(
     assert knock(address) == address
 
 
+@pytest.mark.parametrize("token", ["hush\nhush", "hush hush", "hüsh", "hush\0hush", "hush\x7f"])
+def test_what_cannot_be_sent_as_a_token_is_refused_by_its_file_and_not_quoted(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    have_token(tmp_path, token)
+    address = f"127.0.0.1:{serve(token='secret')}"
+    said = refused(address)
+    assert "one word of printable ASCII, and what is in ~/.ray/auth_token is not; put" in said
+    assert "sh" not in said.replace("~/.ray", "")
+    (tmp_path / "bytes").write_bytes(b"hush\xff")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "bytes"))
+    assert f"what is in {tmp_path / 'bytes'} is not" in refused(address)
+
+
 @pytest.mark.parametrize(("mode", "token"), [("token", None), ("disabled", "secret")])
 def test_both_sides_use_a_token_or_none_does(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, token: str | None

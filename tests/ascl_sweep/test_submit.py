@@ -1,5 +1,6 @@
 """Sweeps as Ray jobs: what is submitted, what is said, and (slow) a real head with a token."""
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +126,21 @@ def test_a_stores_folder_must_mean_the_same_on_the_head() -> None:
             check_store(store)
 
 
+@pytest.mark.parametrize("secret", ["hush", "hu/sh", "123"])
+def test_a_password_in_the_stores_address_goes_nowhere(
+    ask: Ask, head: Callable[..., "Fake"], secret: str
+) -> None:
+    fake = head()
+    said = ask("submit", "sweep.yaml", *HERE[:2], "--store", f"s3://KEY:{secret}@bucket/r")
+    assert said.exit_code == 2 and "must hold no password" in said.stderr
+    assert secret not in said.output and not fake.jobs
+
+
+def test_a_port_or_a_user_in_the_stores_address_is_no_password() -> None:
+    for store in ("hdfs://name:8020/a@b", "hdfs://name:8020", "abfs://container@account/r"):
+        assert check_store(store) == store
+
+
 def test_store_and_data_are_taken_from_the_cluster_file(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +165,23 @@ def test_store_and_data_are_taken_from_the_cluster_file(
         "--store s3://b/r --address auto --yes"
     )
     assert ClusterFile.read(file) == ClusterFile(file, "s3://b/r", "/data")
+
+
+def test_the_cluster_files_data_overwrite_no_other_place(
+    ask: Ask, tmp_path: Path, head: Callable[..., "Fake"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = head()
+    monkeypatch.setattr(jobs, "forwarded", lambda cluster: nullcontext("http://127.0.0.1:1"))
+    (tmp_path / "c.yaml").write_text("provider: {type: aws, results: s3://b/r, data: /data}\n")
+    far = "name: far\nbase: {data: {name: stl10, root: ROOT}}\n"
+    words = ("submit", "cifar.yaml", "far.yaml", "--cluster", "c.yaml", "--detach")
+    (tmp_path / "far.yaml").write_text(far.replace("ROOT", "/big"))
+    said = ask(*words)
+    assert said.exit_code == 2 and not fake.jobs
+    assert "got /big for stl10 and /data (provider.data) for cifar10; submit them" in said.stderr
+    assert ask(*words, "--set", "data.root=/data").exit_code == 0, "the way out"
+    (tmp_path / "far.yaml").write_text(far.replace("ROOT", "/data"))
+    assert ask(*words).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -214,6 +249,9 @@ class Fake:
             message=self.message,
         )
 
+    def get_job_logs(self, job: str) -> str:
+        return "".join(self.LOG)
+
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for number, piece in enumerate(self.LOG):
             if self.breaks and number == 3:
@@ -259,7 +297,7 @@ def test_a_broken_line_is_mended_and_no_line_is_said_twice(
     assert [line for line in lines if line in ("one", "two [red]", "three")] == [
         *("one", "two [red]", "three")
     ]
-    assert sum("broke" in line and "the sweep goes on" in line for line in lines) == 2
+    assert sum("broke" in line and "the sweep does without it" in line for line in lines) == 2
 
 
 def test_a_line_that_stays_broken_is_given_up_with_the_way_back(
@@ -307,7 +345,9 @@ def test_of_two_who_submit_at_once_the_later_joins(
     views = iter([[], None])  # it is not there yet when we look, and there when we submit
     monkeypatch.setattr(fake, "list_jobs", lambda: look() if next(views) is None else [])
     fake.jobs[made.name] = "RUNNING"
-    assert ours.start(made) == (made.name, True)
+    asked: list[str | None] = []
+    assert ours.start(made, asked.append) == (made.name, True)
+    assert asked == [made.name, None], "what was refused was not started by us"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 130])
@@ -341,6 +381,9 @@ def test_who_detaches_is_told_how_to_come_back(ask: Ask, head: Callable[..., Fak
     assert said.exit_code == 0 and list(fake.jobs.values()) == ["RUNNING"]
     for way in ("status --watch", "stop", "submit sweep.yaml --address http://127.0.0.1:1"):
         assert f"ascl-sweep {way} --store /shared/r" in said.stderr
+    (job,) = fake.jobs
+    until = "or, as long as `status` shows no driver yet, with\n  RAY_AUTH_MODE=token ray job stop"
+    assert f"{until} {job} --address http://127.0.0.1:1\n" in said.stderr
     assert "one" not in said.stderr.splitlines()
 
 
@@ -356,7 +399,113 @@ def test_ctrl_c_leaves_the_job_alone(
     monkeypatch.setattr(Jobs, "follow", follow)
     said = ask("submit", "sweep.yaml", *HERE)
     assert said.exit_code == 130 and list(fake.jobs.values()) == ["RUNNING"]
-    assert "you leave, the sweep goes on; watch it with" in said.stderr
+    assert "you leave; the sweep goes on; watch it with" in said.stderr
+
+
+def test_who_has_only_a_cluster_file_is_told_to_stop_the_job_through_it(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = head()
+    monkeypatch.setattr(jobs, "forwarded", lambda cluster: nullcontext("http://127.0.0.1:1"))
+    (tmp_path / "my c.yaml").write_text("provider: {type: aws}\n")
+    words = ("--cluster", "my c.yaml", "--store", "/shared/r", "--detach")
+    said = ask("submit", "sweep.yaml", *words)
+    (job,) = fake.jobs
+    assert f"\n  ray exec 'my c.yaml' 'ray job stop {job}'\n" in said.stderr
+
+
+def leave() -> None:
+    """End the command politely while a request of it is under way."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_job_that_nobody_confirmed_may_have_been_started(
+    ask: Ask,
+    head: Callable[..., Fake],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: bool,
+    arrives: bool,
+) -> None:
+    fake = head()
+    submit = fake.submit_job
+
+    def post(**job: Any) -> None:
+        if arrives:
+            submit(**job)
+        leave() if interrupted else None
+        raise TimeoutError
+
+    monkeypatch.setattr(fake, "submit_job", post)
+    said = ask("submit", "sweep.yaml", *HERE)
+    job = submission_of([spec()], "/shared/r", []).name
+    assert said.exit_code == (130 if interrupted else 4)
+    assert f"; the sweep may have been started as job {job}; watch it with\n" in said.stderr
+    assert f"ray job stop {job} --address" in said.stderr
+
+
+@pytest.mark.parametrize("call", ["list_jobs", "submit_job"])
+def test_what_was_not_started_is_not_said_to_go_on(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(**job: Any) -> None:
+        raise RuntimeError("no room")
+
+    fake = head()
+    monkeypatch.setattr(fake, call, leave if call == "list_jobs" else refuse)
+    said = ask("submit", "sweep.yaml", *HERE)
+    sentence = "refused: no room;" if call == "submit_job" else "you leave before anything was"
+    assert sentence in said.stderr and "watch it with" not in said.stderr
+
+
+async def silence(job: str) -> AsyncIterator[str]:
+    await asyncio.sleep(60)
+    yield "never"
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_line_that_is_silent_while_the_job_speaks_or_ends_is_given_up(
+    head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    fake = head()
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    fake.jobs["x"] = "RUNNING"
+    ours = Jobs("http://127.0.0.1:1")
+    monkeypatch.setattr(fake, "tail_job_logs", silence)
+    for name in ("SILENCE_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(jobs, name, 0.05)
+    pieces = ours.follow("x")
+    assert list(islice(pieces, 20)) == [""] * 20, "a job may have nothing to say"
+    if over:
+        fake.jobs["x"] = fake.end
+    else:
+        monkeypatch.setattr(fake, "LOG", (*fake.LOG, "four\n"))
+    with pytest.raises(Unreachable, match="is dead"):
+        list(islice(pieces, 20))
+
+
+def test_what_a_dead_line_kept_back_is_shown_over_the_next(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = head()
+    whole = fake.tail_job_logs
+
+    async def dies(job: str) -> AsyncIterator[str]:
+        monkeypatch.setattr(fake, "tail_job_logs", whole)
+        for piece in fake.LOG[:2]:
+            yield piece
+        fake.jobs[job] = fake.end
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(fake, "tail_job_logs", dies)
+    for name in ("SILENCE_SECONDS", "POLL_SECONDS"):
+        monkeypatch.setattr(jobs, name, 0.1)
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 0 and "is dead" in said.stderr
+    shown = [line for line in said.stderr.splitlines() if line in ("one", "two [red]", "three")]
+    assert shown == ["one", "two [red]", "three"]
 
 
 def test_a_silent_dead_line_is_noticed(
@@ -364,13 +513,6 @@ def test_a_silent_dead_line_is_noticed(
 ) -> None:
     fake = head()
     monkeypatch.setattr(os, "environ", dict(os.environ))
-
-    async def silence(job: str) -> AsyncIterator[str]:
-        import asyncio
-
-        await asyncio.sleep(60)
-        yield "never"
-
     fake.jobs["x"] = "RUNNING"
     ours = Jobs("http://127.0.0.1:1")
     monkeypatch.setattr(fake, "tail_job_logs", silence)
@@ -381,17 +523,44 @@ def test_a_silent_dead_line_is_noticed(
         list(ours.follow("x"))
 
 
+def test_a_token_that_cannot_be_sent_is_refused_before_connecting_and_not_quoted(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("hush\nhush\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setattr(jobs, "_connect", lambda: pytest.fail("connected"))
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 4 and f"what is in {tmp_path / 'token'} is not; put" in said.stderr
+    assert "hush" not in said.stderr
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, ConnectionError])
+def test_no_reason_quotes_the_token(
+    ask: Ask, head: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def refuse() -> None:
+        raise kind("Invalid header value: 'Bearer hush'\nsent 'Bearer hush'\n.")
+
+    monkeypatch.setattr(head(), "list_jobs", refuse)
+    said = ask("submit", "sweep.yaml", *HERE)
+    assert said.exit_code == 4 and "hush" not in said.stderr
+
+
 # ---------------------------------------------------------------- the way to the head
+
+
+LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+LINE = [sys.executable, "-c", LISTEN + "time.sleep(100)"]
+FORWARD = f"import subprocess, sys; subprocess.run([*{LINE!r}, sys.argv[1]])"
+"""As `ray dashboard` does: a child, as ssh is, that listens."""
 
 
 def test_a_forward_lasts_as_long_as_it_is_used_and_its_children_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
-    ssh = [sys.executable, "-c", child + "time.sleep(100)"]
-    ray = f"import subprocess, sys; subprocess.run([*{ssh!r}, sys.argv[1]])"
     monkeypatch.setattr(
-        jobs, "forward_command", lambda cluster, port: [sys.executable, "-c", ray, str(port)]
+        jobs, "forward_command", lambda cluster, port: [sys.executable, "-c", FORWARD, str(port)]
     )
     before = set(descendants(os.getpid()))
     with forwarded(tmp_path / "cluster.yaml") as address:
@@ -399,6 +568,44 @@ def test_a_forward_lasts_as_long_as_it_is_used_and_its_children_end_with_it(
         ours = set(descendants(os.getpid())) - before
         assert len(ours) == 2
     wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in ours), seconds=10)
+
+
+ATTENDED = """
+import sys, time
+from ascl_sweep import jobs
+from ascl_sweep.cli import app
+jobs.forward_command = lambda cluster, port: [sys.executable, "-c", FORWARD, str(port)]
+jobs._connect = lambda: print("there", flush=True) or time.sleep(100)
+app(["submit", "sweep.yaml", "--cluster", "c.yaml", "--store", "/shared/r"])
+"""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_or_a_polite_kill_leaves_no_forward_behind(
+    ask: Ask, tmp_path: Path, how: signal.Signals, nohup: bool
+) -> None:
+    (tmp_path / "c.yaml").write_text("provider: {type: aws}\n")
+    hang_up = signal.SIG_IGN if nohup else signal.SIG_DFL
+    with subprocess.Popen(
+        [sys.executable, "-c", f"FORWARD = {FORWARD!r}\n{ATTENDED}"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),
+    ) as laptop:
+        assert laptop.stdout and laptop.stdout.readline() == "there\n"
+        line = descendants(laptop.pid)
+        assert len(line) == 2
+        laptop.send_signal(how)
+        if nohup and how == signal.SIGHUP:
+            with pytest.raises(subprocess.TimeoutExpired):
+                laptop.wait(timeout=1)
+            laptop.send_signal(signal.SIGTERM)
+        _, talk = laptop.communicate(timeout=30)
+    assert laptop.returncode == 130 and "Traceback" not in talk, talk
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in line), seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -583,6 +790,21 @@ def test_a_second_submit_joins_the_first_and_stop_ends_it_for_both(
     assert "stopped as asked" in log.read_text()
     assert f"go on from here with:\n  ascl-sweep submit {file}" in log.read_text()
     assert "done" not in states(store) and Ledger(store).driver() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_is_stopped_before_its_driver_is_there_in_the_way_that_is_told(
+    ray_head: Head, tmp_path: Path
+) -> None:
+    words = (longer(tmp_path, 400), "--address", ray_head.address, "--store", tmp_path / "store")
+    said = ray_head.ask("submit", *words, "--detach")
+    assert said.returncode == 0, said.stderr
+    (way,) = [line for line in said.stderr.splitlines() if "ray job stop" in line]
+    env = {key: value for key, value in ray_head.env.items() if key != "RAY_AUTH_MODE"}
+    stop = subprocess.run(way, shell=True, env=env, capture_output=True, text=True, timeout=200)
+    assert stop.returncode == 0 and "was stopped" in stop.stdout + stop.stderr, stop
+    wait_until(lambda: Ledger(tmp_path / "store").driver() is None)
 
 
 @pytest.mark.slow
