@@ -47,7 +47,9 @@ def calm(text: str, folder: Path) -> Numbers:
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A head that trains nothing, as in our cluster files."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    # Ray's default for this is one port, which a test beside may have.
+    own = {"num_cpus": 0, "dashboard_port": 0}
+    made = Cluster(initialize_head=True, head_node_args=own)
     try:
         yield made
     finally:
