@@ -1,1 +1,1 @@
-"""The trainer: adaptive soft contrastive learning in plain PyTorch. Knows nothing of sweeps."""
+"""Trainer for adaptive soft contrastive learning in plain PyTorch; independent of `ascl_sweep`."""

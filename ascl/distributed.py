@@ -1,11 +1,10 @@
-"""What a method needs of other ranks; with one process every function is the plain thing.
+"""Communication between ranks; with one process every function is a no-op or its local equivalent.
 
-Rule: a batch is one global batch, cut into contiguous shares by rank. What is drawn at random is
-drawn for the whole batch on every rank from equal generators, so that b images on one rank and
-b/2 on each of two are the same step.
+Rule: a batch is one global batch, split into contiguous shares by rank. Every rank draws the random
+numbers of the whole batch from identical generators, so a step with b images on one rank equals
+a step with b/2 images on each of two ranks.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +22,13 @@ def rank() -> int:
 
 
 def share(count: int) -> slice:
-    """This rank's contiguous part of `count` things; parts differ by at most one."""
+    """Return this rank's contiguous slice of `count` items; slices differ by at most one item."""
     return slice(rank() * count // world_size(), (rank() + 1) * count // world_size())
 
 
 @torch.no_grad()
 def gather(x: Tensor) -> Tensor:
-    """The equal-sized shares of all ranks, one after the other; carries no gradient."""
+    """Concatenate the equal-sized shares of all ranks, without a gradient."""
     if world_size() == 1:
         return x
     x = x.contiguous()
@@ -39,7 +38,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """As `gather`; what other ranks' losses say of this rank's share comes back to it."""
+    """`gather` whose backward pass sums the gradients of all ranks for this rank's share."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -47,15 +46,15 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        everyones = total(gradients[0])
-        return everyones[share(len(everyones))]
+        summed = total(gradients[0])
+        return summed[share(len(summed))]
 
 
 def gather_with_gradient(x: Tensor) -> Tensor:
-    """As `gather`, but a loss of any rank reaches what each has put in.
+    """Gather shares like `gather`, and backpropagate every rank's loss into every share.
 
-    With each rank's loss a mean over its share, and gradients averaged over ranks as DDP does, the
-    gradient is that of one rank with the whole batch.
+    If each rank's loss is the mean over its share and gradients are averaged over ranks, as DDP
+    does, the gradient equals that of one rank with the whole batch.
     """
     if world_size() == 1:
         return x
@@ -64,10 +63,10 @@ def gather_with_gradient(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def agreed(x: Tensor) -> Tensor:
-    """What rank 0 has computed, on every rank: sums in another order could have made them differ.
+def broadcast_first(x: Tensor) -> Tensor:
+    """Return rank 0's tensor on every rank, because results may differ by summation order.
 
-    `x` has the same shape on all of them.
+    `x` has the same shape on all ranks.
     """
     if world_size() > 1:
         x = x.clone(memory_format=torch.contiguous_format)
@@ -77,7 +76,7 @@ def agreed(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gather_uneven(x: Tensor, total: int) -> Tensor:
-    """As `gather` for the shares that `share(total)` cuts, which may differ in length by one."""
+    """Gather the shares of `share(total)`, whose lengths may differ by one."""
     if total % world_size() == 0:
         return gather(x)
     longest = -(-total // world_size())
@@ -105,8 +104,8 @@ def total(x: Tensor) -> Tensor:
     return x
 
 
-def from_first(content: bytes | None) -> bytes | None:
-    """What rank 0 has, on every rank: files on its disk need not be on theirs."""
+def broadcast_bytes(content: bytes | None) -> bytes | None:
+    """Return rank 0's bytes on every rank: the other ranks may not have rank 0's files."""
     if world_size() == 1:
         return content
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -124,7 +123,7 @@ def from_first(content: bytes | None) -> bytes | None:
 
 @torch.no_grad()
 def average_batch_norm(module: nn.Module) -> None:
-    """Give every rank the mean of all ranks' running statistics: one checkpoint then fits all."""
+    """Average the running statistics over all ranks, so that one checkpoint fits every rank."""
     if world_size() == 1:
         return
     for part in module.modules():
@@ -135,61 +134,60 @@ def average_batch_norm(module: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Route:
-    """Which rows a rank sends and gets when those of all ranks are put in a new order."""
+class Shuffle:
+    """A permutation of the rows of all ranks, and the exchange that this rank takes part in.
 
-    sends: list[int]  # of its own rows, by the rank that wants them
-    sends_to: list[int]  # how many to each rank
-    gets_from: list[int]  # how many from each rank
-    places: list[int]  # of what it gets, rank after rank: the place in its share of the new order
+    Made on the host. Its tensors move to the device with the batch, so that no step waits.
+    """
+
+    sends: Tensor  # (N,) indices of its own rows, grouped by the rank that receives them
+    places: Tensor  # (N,) index among the received rows of each row of its new share
+    restores: Tensor  # (N of all ranks,) index after the permutation of each row
+    sends_to: list[int]  # number of rows sent to each rank
+    gets_from: list[int]  # number of rows received from each rank
 
 
-def route(order: Sequence[int], rank: int, world: int) -> Route:
-    """`order[i]` is the row that goes to place i; rows and places are in equal shares by rank."""
+def plan_shuffle(order: Tensor, rank: int, world: int) -> Shuffle:
+    """Plan the exchange for `order`, where row `order[i]` moves to index i.
+
+    Every rank has an equal share of the rows before and after.
+    """
     size = len(order) // world
-    wanted = [row // size for row in order[rank * size : (rank + 1) * size]]  # from which rank
-    mine = [place for place, row in enumerate(order) if row // size == rank]
-    targets = [place // size for place in mine]
-    return Route(
-        sends=[order[place] - rank * size for place in mine],
-        sends_to=[targets.count(r) for r in range(world)],
-        gets_from=[wanted.count(r) for r in range(world)],
-        # What a rank sends to another is in the order of its places; so is what arrives from it.
-        places=sorted(range(size), key=lambda place: wanted[place]),
+    own = slice(rank * size, (rank + 1) * size)
+    restores = order.argsort()
+    sources, targets = order[own] // size, restores[own] // size
+    return Shuffle(
+        sends=restores[own].argsort(),
+        # Rows that one rank sends to another are sorted by their new index, and arrive sorted.
+        places=sources.argsort(stable=True).argsort(),
+        restores=restores,
+        sends_to=targets.bincount(minlength=world).tolist(),
+        gets_from=sources.bincount(minlength=world).tolist(),
     )
 
 
 @torch.no_grad()
-def reordered(x: Tensor, order: Tensor) -> Tensor:
-    """This rank's share of `gather(x)[order]`, each row sent only to the rank that wants it.
+def reorder(images: Tensor, shuffle: Shuffle) -> Tensor:
+    """Return this rank's share of the permuted images; each is sent only to the rank it is for.
 
-    `order` is best on the CPU: the host must know it, and would wait for a device to tell.
+    The images keep their memory layout. The shuffle is on their device.
     """
-    if world_size() == 1:
-        return x[_moved(order, x.device)]
-    own = route(order.tolist(), rank(), world_size())
-    arrived = x.new_empty(x.shape)
-    sends = x[_moved(torch.tensor(own.sends), x.device)].contiguous()
-    dist.all_to_all_single(arrived, sends, own.gets_from, own.sends_to)
-    out = torch.empty_like(arrived)
-    out[_moved(torch.tensor(own.places), x.device)] = arrived
-    return out
-
-
-def _moved(index: Tensor, device: torch.device) -> Tensor:
-    # Or else the host would wait until the device has done all that it was given before.
-    return index.to(device, non_blocking=True)
+    channels_last = images.is_contiguous(memory_format=torch.channels_last)
+    rows = images.permute(0, 2, 3, 1) if channels_last else images
+    rows = rows.index_select(0, shuffle.sends)
+    if world_size() > 1:
+        arrived = torch.empty_like(rows)
+        dist.all_to_all_single(arrived, rows, shuffle.gets_from, shuffle.sends_to)
+        rows = arrived.index_select(0, shuffle.places)
+    return rows.permute(0, 3, 1, 2) if channels_last else rows
 
 
 @torch.no_grad()
-def shuffled_keys(encoder: nn.Module, images: Tensor, permutation: Tensor) -> Tensor:
-    """Keys (global batch, D) of every rank's images, encoded in shuffled order.
+def encode_shuffled(encoder: nn.Module, images: Tensor, shuffle: Shuffle) -> Tensor:
+    """Encode the images of all ranks in shuffled order; return keys (global batch, D).
 
-    A query and its key then sit in different BN groups, so that batch statistics cannot tell which
-    key belongs to which query (MoCo's shuffled BN). `permutation` is of the global batch, on the
-    CPU.
+    A query and its key are then in different BN groups, so batch statistics do not reveal which
+    key belongs to which query (MoCo's shuffled BN). The shuffle is on the device of the images.
     """
-    keys = gather(encoder(reordered(images, permutation)))
-    ordered = torch.empty_like(keys)
-    ordered[_moved(permutation, keys.device)] = keys
-    return ordered
+    keys = gather(encoder(reorder(images, shuffle)))
+    return keys.index_select(0, shuffle.restores)

@@ -1,4 +1,4 @@
-"""The process's memory: what a training step frees is kept for the next one; the peak of a run."""
+"""Process memory: keep freed memory for the next training step, and measure the peak of a run."""
 
 import contextlib
 import ctypes
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import torch
 
-# Parameters of glibc's mallopt(3), and the largest values it takes.
+# Parameters of glibc's mallopt(3), and their largest values.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
 _ABOVE = 2**30
 
 
 def keep_freed() -> None:
-    """Have glibc keep what is freed, for a process that trains; with another C library, nothing.
+    """Make glibc keep freed memory in a training process; do nothing with another C library.
 
-    By default glibc hands large blocks back to the system when they are freed. A step on the CPU
-    frees and asks for the same ones again: most of a gigabyte, whose pages the system clears anew
-    each time. That is a tenth of the step (`python -m benchmarks step`).
+    By default glibc returns large freed blocks to the system. A CPU training step frees and
+    reallocates most of a gigabyte, and the system clears its pages again each time. Keeping the
+    memory saves a tenth of the step time (`python -m benchmarks step`).
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
@@ -28,22 +28,22 @@ def keep_freed() -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Have `peak_gb` count from here on, where the system can: CUDA, and Linux on the CPU."""
+    """Reset the peak that `peak_gb` reports. Supported on CUDA, and for the CPU on Linux."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
     if platform.libc_ver()[0] == "glibc":
-        # What an earlier run of this process has freed and kept is none of this one's.
+        # Return the memory that glibc kept from an earlier run of this process.
         ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):  # without it, the peak is that of the process's whole life
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): VmHWM starts from VmRSS again
+    with contextlib.suppress(OSError):  # if forbidden, the peak is that since the process started
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to VmRSS
 
 
 def peak_gb(device: torch.device) -> float | None:
-    """The most memory in use since `reset_peak`, in 10⁹ bytes; None where the system does not say.
+    """Return the peak memory since `reset_peak` in 10⁹ bytes; None if it is not available.
 
-    On CUDA what tensors took. On the CPU all of the process, libraries and images included: since
-    the reset on Linux, elsewhere, and where Linux forbids the reset, since the process began.
+    On CUDA, this is the memory of tensors. On the CPU, it is the memory of the whole process,
+    including libraries and images; where the reset is not supported, since the process started.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
@@ -63,4 +63,4 @@ def _peak_of_process() -> float | None:
     except ImportError:  # Windows
         return None
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest * (1 if sys.platform == "darwin" else 1024) / 1e9  # there in bytes, else in kB
+    return largest * (1 if sys.platform == "darwin" else 1024) / 1e9  # macOS: bytes; Linux: kB

@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate: SGD or LARS, linear warm-up, cosine to 0, step by step."""
+"""Optimizers and learning rate: SGD or LARS, linear warm-up, then cosine decay to 0 per step."""
 
 import math
 from collections.abc import Iterable
@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascl.config import OptimConfig
-from ascl.methods import Method
+from ascl.methods.base import Method
+from ascl.sections import OptimConfig
 
 TRUST = 0.001
-"""η of LARS: how far a weight goes at rate 1, as a share of its own norm."""
+"""Trust coefficient η of LARS: size of a step at learning rate 1, relative to the weight's norm."""
 
 
-def make_optimiser(method: Method, config: OptimConfig, *, scaled: bool) -> torch.optim.Optimizer:
-    """The optimiser of everything that takes a gradient; `scaled` if a GradScaler drives it.
+def build_optimizer(method: Method, config: OptimConfig, *, scaled: bool) -> torch.optim.Optimizer:
+    """Build the optimizer of all trainable parameters; `scaled` if a GradScaler is used.
 
-    What a method wants at a fixed rate is a group of its own, marked `fixed`.
+    Parameters with a fixed learning rate form a separate group, marked `fixed`.
     """
     fixed = {id(p) for p in method.fixed_rate()}
-    learns = [p for p in method.parameters() if p.requires_grad]
+    trainable = [p for p in method.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in learns if (id(p) in fixed) is held], "fixed": held}
+        {"params": [p for p in trainable if (id(p) in fixed) is held], "fixed": held}
         for held in (False, True)
     ]
     groups = [group for group in groups if group["params"]]
@@ -35,17 +35,20 @@ def make_optimiser(method: Method, config: OptimConfig, *, scaled: bool) -> torc
         lr=config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
-        # Fused SGD on the CPU takes a step that the scaler found infinite (torch 2.15).
+        # torch 2.15: fused SGD on the CPU does not skip steps where the scaler found infinities.
         fused=not scaled,
     )
 
 
 class LARS(torch.optim.Optimizer):
-    """SGD whose every weight matrix takes a step in proportion to its own norm (You et al. 2017).
+    """LARS: SGD whose step for each weight matrix is proportional to the norm of that matrix.
 
-    d = g + wd·w, v ← m·v + η·‖w‖/‖d‖·d, w ← w − lr·v. The norm is that of d, as in public code of
-    SimCLR and BYOL, where You et al. add up those of g and wd·w; the rate stands outside of v, as
-    in torch's SGD. Biases and batch norms, of one dimension, are neither decayed nor rescaled.
+    You et al., Large Batch Training of Convolutional Networks, 2017,
+    https://arxiv.org/abs/1708.03888.
+
+    d = g + wd·w, v ← m·v + η·‖w‖/‖d‖·d, w ← w − lr·v. The ratio uses the norm of d, as public code
+    of SimCLR and BYOL does; You et al. use ‖g‖ + wd·‖w‖. The learning rate multiplies v, as in
+    torch's SGD. One-dimensional parameters (biases, batch norm) have no weight decay and no ratio.
     """
 
     def __init__(
@@ -60,11 +63,11 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]  # without a closure, which nobody here has
+    def step(self) -> None:  # type: ignore[override]  # closures are not supported
         for group in self.param_groups:
-            learns = [p for p in group["params"] if p.grad is not None]
+            with_gradient = [p for p in group["params"] if p.grad is not None]
             for adapted in (False, True):
-                params = [p for p in learns if (p.ndim > 1) is adapted]
+                params = [p for p in with_gradient if (p.ndim > 1) is adapted]
                 if params:
                     self._step(params, group, adapted=adapted)
 
@@ -83,14 +86,14 @@ class LARS(torch.optim.Optimizer):
 
 
 def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """η·‖w‖/‖d‖ of each; 1 where either is zero, so that what starts at zero can leave it."""
+    """Return η·‖w‖/‖d‖ for each; 1 if either norm is 0, so that zero weights can be trained."""
     size, length = (torch.stack(torch._foreach_norm(x)) for x in (weights, updates))
     ratios = torch.where((size > 0) & (length > 0), TRUST * size / length, 1.0)
     return list(ratios.unbind())
 
 
 def rate_at(peak: float, epoch: float, *, warmup: int, epochs: int) -> float:
-    """The learning rate after `epoch` epochs, a fraction within an epoch."""
+    """Return the learning rate after `epoch` epochs, which may be fractional."""
     if epoch < warmup:
         return peak * epoch / warmup
     return peak * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup)))

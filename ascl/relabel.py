@@ -1,58 +1,63 @@
-"""Relabelling: which bank features share a query's label, and how much (eq. 5–11 of the paper).
+"""Relabeling: which bank features share a query's label, and by how much.
 
-Pure functions of the similarity between keys and bank; methods use them as a plug-in. All of it is
-float32 or wider: in bf16 about one row in a hundred changes its nearest neighbour.
+Equations 5–11 of Feng and Patras, Adaptive Soft Contrastive Learning, ICPR 2022,
+https://arxiv.org/abs/2207.11163.
+
+Pure functions of the similarity between keys and bank, which several methods use as a plug-in. All
+computation is in float32 or wider: in bf16 about 1% of the rows change their nearest neighbor.
 
 Shapes: N = batch, B = bank. A similarity of −inf marks an entry that is not a candidate.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ascl.config import MethodConfig, RunConfig
-from ascl.faults import Fault
+from ascl.config import RunConfig
+from ascl.errors import Issue
+from ascl.sections import Key, MethodConfig
 
 Relabel = Literal["none", "hard", "ahcl", "ascl"]
 
 
 class RelabelConfig(MethodConfig):
-    """The keys of a method that can relabel."""
+    """Config keys of a method that supports relabeling."""
 
-    relabel: Relabel = "none"
-    """How likely neighbours share the key's label; none is the plain method."""
-    num_neighbours: int = Field(1, ge=0)
-    """K: how many neighbours' worth of label may be shared; 0 is the plain method."""
-    target_temperature: float = Field(0.05, gt=0)
-    """τ' that sharpens the relation of a key to the candidates."""
+    relabel: Annotated[Relabel, Key(label="relabel")] = "none"
+    """How neighbors share the key's label; `none` is the plain method."""
+    num_neighbours: Annotated[int, Key(label="K")] = Field(1, ge=0)
+    """K: number of neighbors that share the key's label; 0 is the plain method."""
+    target_temperature: Annotated[float, Key(label="τ'")] = Field(0.05, gt=0)
+    """τ': temperature of the distribution q of a key over the candidates (eq. 7)."""
 
     def inert(self) -> frozenset[str]:
+        unused = {"target_temperature"} if self.relabel == "hard" else set()
         if self.relabel == "none" or self.num_neighbours == 0:
-            return frozenset({"relabel", "num_neighbours", "target_temperature"})
-        return frozenset({"target_temperature"} if self.relabel == "hard" else {})
+            unused = {"relabel", "num_neighbours", "target_temperature"}
+        return super().inert() | unused
 
-    def neighbour_faults(self, candidates: int, where: str) -> Iterator[Fault]:
-        """Refuse more neighbours than there are candidates for."""
+    def neighbor_issues(self, candidates: int, where: str) -> Iterator[Issue]:
+        """Yield an issue if there are more neighbors than candidates."""
         if self.relabel != "none" and self.num_neighbours > candidates:
-            yield Fault(
+            yield Issue(
                 "method.num_neighbours",
                 f"must be at most the number of {where}, "
                 f"got num_neighbours={self.num_neighbours}, {candidates} {where}",
             )
 
-    def in_batch_faults(self, run: RunConfig) -> Iterator[Fault]:
-        """Refuse what `labels_in_batch` cannot do in a batch of this size."""
+    def in_batch_issues(self, run: RunConfig) -> Iterator[Issue]:
+        """Yield an issue if the batch is too small for `soft_labels_in_batch`."""
         if self.relabel != "none" and run.batch_size < 3:
-            yield Fault(
+            yield Issue(
                 "batch_size",
-                "relabelling in the batch needs at least 3 images, "
+                "relabeling within the batch needs at least 3 images, "
                 f"got batch_size={run.batch_size}",
             )
-        yield from self.neighbour_faults(run.batch_size - 1, "other images in the batch")
+        yield from self.neighbor_issues(run.batch_size - 1, "other images in the batch")
 
 
 def soft_labels(
@@ -63,7 +68,18 @@ def soft_labels(
     *,
     diagnose: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The labels a config asks for, and on request what `label_diagnostics` sees in them."""
+    """Compute the pseudo labels of a config, and their diagnostics if requested.
+
+    Args:
+        config: Kind of relabeling, K and τ'.
+        similarity: Cosines (N, B) of each key with the candidates.
+        classes: True classes (N,) of the keys, −1 if unknown; for diagnostics only.
+        candidate_classes: True classes (B,) of the candidates, −1 if unknown.
+        diagnose: Whether to compute `label_diagnostics`.
+
+    Returns:
+        Labels (N, 1 + B), see `relabel`, and the diagnostics by name.
+    """
     kind, temperature = config.relabel, config.target_temperature
     labels = relabel(
         similarity, kind, num_neighbours=config.num_neighbours, temperature=temperature
@@ -75,7 +91,7 @@ def soft_labels(
     )
 
 
-def labels_in_batch(
+def soft_labels_in_batch(
     config: RelabelConfig,
     similarity: Tensor,
     own: Tensor,
@@ -84,9 +100,10 @@ def labels_in_batch(
     *,
     diagnose: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `soft_labels` where the candidates are the batch's keys and `own` marks a row's own one.
+    """Compute pseudo labels like `soft_labels`, with the keys of the batch as candidates.
 
-    The labels are (N, B) as `similarity` is: the own key, no candidate of its own, is in its place.
+    `own` (N, B) marks each row's own key, which is not a candidate. The labels are (N, B) like
+    `similarity`, with the own key's label in its own column.
     """
     if config.relabel == "none":
         return own.float(), {}
@@ -103,58 +120,62 @@ def labels_in_batch(
 def relabel(
     similarity: Tensor, kind: Relabel, *, num_neighbours: int, temperature: float
 ) -> Tensor:
-    """Pseudo labels (N, 1 + B), rows summing to 1; column 0 is the query's own key.
+    """Compute pseudo labels (N, 1 + B), with rows that sum to 1; column 0 is the own key.
 
-    `similarity` (N, B) is the cosine of each key with each bank feature (eq. 5).
+    Args:
+        similarity: Cosine (N, B) of each key with each bank feature (eq. 5).
+        kind: How neighbors share the label.
+        num_neighbours: K.
+        temperature: τ'.
     """
     if similarity.shape[1] < 2:
-        raise ValueError(f"relabelling needs a bank of at least 2, got {similarity.shape[1]}")
+        raise ValueError(f"relabeling needs a bank of at least 2, got {similarity.shape[1]}")
     if not 0 <= num_neighbours <= similarity.shape[1]:
         raise ValueError(
-            f"num_neighbours must lie between 0 and the bank size, got num_neighbours="
+            f"num_neighbours must be between 0 and the bank size, got num_neighbours="
             f"{num_neighbours}, bank size {similarity.shape[1]}"
         )
-    similarity = at_least_float32(similarity.detach())
+    similarity = to_float32(similarity.detach())
     if kind == "ascl":
         q = relation(similarity, temperature)
         scale = num_neighbours * confidence(q, similarity)
-        neighbours = (q * scale).clamp(max=1)  # eq. 10
+        neighbors = (q * scale).clamp(max=1)  # eq. 10
     elif kind == "none" or num_neighbours == 0:
-        neighbours = torch.zeros_like(similarity)  # eq. 4
+        neighbors = torch.zeros_like(similarity)  # eq. 4
     else:
         nearest = similarity.topk(num_neighbours, dim=1).indices
         if kind == "hard":
             weight = similarity.new_ones(len(similarity), 1)  # eq. 6
         else:
             weight = confidence(relation(similarity, temperature), similarity)  # eq. 9
-        neighbours = torch.zeros_like(similarity)
-        neighbours.scatter_(1, nearest, weight.expand_as(nearest).contiguous())
-        neighbours.masked_fill_(similarity == -math.inf, 0)
-    labels = torch.cat((similarity.new_ones(len(similarity), 1), neighbours), dim=1)
+        neighbors = torch.zeros_like(similarity)
+        neighbors.scatter_(1, nearest, weight.expand_as(nearest).contiguous())
+        neighbors.masked_fill_(similarity == -math.inf, 0)
+    labels = torch.cat((similarity.new_ones(len(similarity), 1), neighbors), dim=1)
     return labels / labels.sum(dim=1, keepdim=True)  # eq. 11
 
 
 def relation(similarity: Tensor, temperature: float) -> Tensor:
-    """The relative distribution q (N, B) of a key over the bank, eq. 7."""
+    """Return the relative distribution q (N, B) of each key over the bank, eq. 7."""
     if not temperature > 0:
-        raise ValueError(f"a temperature must be above 0, got {temperature}")
+        raise ValueError(f"the temperature must be above 0, got {temperature}")
     return torch.softmax(similarity / temperature, dim=1)
 
 
 def confidence(q: Tensor, similarity: Tensor) -> Tensor:
-    """c (N, 1) in [0, 1]: 1 where q sits on one entry, 0 where it is uniform, eq. 8."""
+    """Return c (N, 1) in [0, 1]: 1 if q is one-hot, 0 if q is uniform, eq. 8."""
     candidates = (similarity > -math.inf).sum(dim=1, keepdim=True).clamp(min=2)
     c = 1 - entropy(q) / candidates.to(q.dtype).log()
     return c.clamp(0, 1)  # rounding gives −5e-7 for a uniform q over 131,072 entries
 
 
 def entropy(q: Tensor) -> Tensor:
-    """Shannon entropy (N, 1) in nats; entries that are 0, masked or underflowed, add nothing."""
+    """Shannon entropy (N, 1) in nats; entries of 0 (masked or underflowed) contribute nothing."""
     terms: Tensor = torch.special.entr(q)
     return terms.sum(dim=1, keepdim=True)
 
 
-def at_least_float32(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -167,12 +188,20 @@ def label_diagnostics(
     kind: Relabel,
     temperature: float,
 ) -> dict[str, Tensor]:
-    """How sure and how right the soft labels are; needs true classes, so it only watches.
+    """Measure how confident and how correct the soft labels are; not used in training.
 
-    `classes` (N,) and `bank_classes` (B,) hold −1 where the class is unknown; such entries are left
-    out. A value is NaN where there is nothing to measure.
+    Args:
+        similarity: Cosines (N, B) of each key with each bank feature.
+        labels: Pseudo labels (N, 1 + B).
+        classes: True classes (N,); entries of −1 (unknown) are excluded.
+        bank_classes: True classes (B,); entries of −1 (unknown) are excluded.
+        kind: How neighbors share the label.
+        temperature: τ'.
+
+    Returns:
+        Scalars by name; NaN if there is nothing to measure.
     """
-    similarity = at_least_float32(similarity)
+    similarity = to_float32(similarity)
     mass = labels[:, 1:]
     total = mass.sum(dim=1, keepdim=True)
     known = (classes.view(-1, 1) >= 0) & (bank_classes.view(1, -1) >= 0)
@@ -180,7 +209,7 @@ def label_diagnostics(
     nearest = similarity.argmax(dim=1, keepdim=True)
     nearest_known, nearest_same = known.gather(1, nearest), same.gather(1, nearest)
     values = {
-        # How many neighbours the label mass is as good as spread over.
+        # Perplexity of the label mass on neighbors.
         "effective_neighbours": entropy(mass / total).exp().mean(),
         "purity": (mass * same).sum() / (mass * known).sum(),
         "neighbour_top1": nearest_same.sum() / nearest_known.sum(),

@@ -1,85 +1,97 @@
 """The training loop: `build(config)` makes a Run, `train(run)` yields one EpochMetrics per epoch.
 
-A plain generator: whoever iterates decides when to save, report or stop. Nothing here prints.
+`train` is a plain generator: the caller decides when to save, report or stop. It prints nothing.
+`advance` also yields the moments within the long evaluation of the last epoch at which the run can
+be saved.
 """
 
 import math
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from enum import Enum
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ascl import distributed
-from ascl.batches import Pixels, to_device, training_batches
-from ascl.config import RunConfig, queue_too_long
-from ascl.data import Data, load_data
-from ascl.encoders import ResNet
-from ascl.evaluate import features, knn_top1, linear_probe, own_features, own_labels
+from ascl.augment.views import ViewSpec, small_view
+from ascl.config import RunConfig, explain_large_bank
+from ascl.data.loader import Pixels, to_device, training_batches
+from ascl.data.subset import Data, load_data
+from ascl.distributed import plan_shuffle
+from ascl.errors import DivergedError, RunError
+from ascl.eval.extract import (
+    extract_features,
+    extract_own_features,
+    own_labels,
+    report_batches,
+)
+from ascl.eval.knn import knn_top1
+from ascl.eval.linear_probe import ProbeState, linear_probe
 from ascl.memory import peak_gb, reset_peak
-from ascl.methods import Batch, EpochStart, Method, TrainingSet, load_method
-from ascl.optim import make_optimiser, rate_at
+from ascl.methods import load_method
+from ascl.methods.base import Batch, EpochStart, Method, TrainingSet
+from ascl.metrics import EpochMetrics
+from ascl.models.resnet import ResNet
+from ascl.optim import build_optimizer, rate_at
+from ascl.progress import OnProgress, no_progress
 from ascl.seeding import generator, seeded_init
-from ascl.views import ViewSpec, small_view
 
-DIAGNOSE_EVERY = 16  # steps between looks at the soft labels: keeps them under 1% of the time
-CHECK_EVERY = 32  # steps between looks for a non-finite loss: each costs a wait for the device
-OnProgress = Callable[[str, int, int], None]
-"""Told of progress within an epoch: what is done ("train", "kNN", "probe"), step, steps."""
+DIAGNOSE_EVERY = 16  # steps between diagnostics of the soft labels: below 1% of the time
+CHECK_EVERY = 32  # steps between checks for a non-finite loss: each check waits for the device
+SAVE_SECONDS = 10.0  # shortest time between two saves of an evaluation
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class Stage(Enum):
+    """Moment within the last epoch at which a run can be saved."""
+
+    TRAINED = "trained, not scored"
+    EVALUATING = "scored in part"
+
+
 @dataclass(frozen=True)
-class EpochMetrics:
-    """What an epoch came to. Accuracies are shares; None is "not measured here"."""
+class TrainedEpoch:
+    """Results of training for one epoch."""
 
-    epoch: int  # 1 is the first
+    epoch: int
     loss: float
-    lr: float  # at the epoch's last step
-    knn_top1: float | None = None
-    test_top1: float | None = None  # of the method's own classifier, if it has one
-    probe_top1: float | None = None  # after the probe's last epoch
-    probe_best_top1: float | None = None  # at its best, chosen on what is scored
-    confidence: float | None = None  # mean c of eq. 8
-    effective_neighbours: float | None = None  # perplexity of the label mass on neighbours
-    purity: float | None = None  # share of that mass on the same class
-    neighbour_top1: float | None = None  # share of nearest neighbours of the same class
-    spread: float | None = None  # 0 where all queries are one point
-    train_seconds: float = 0.0
-    eval_seconds: float = 0.0
-    images_per_second: float = 0.0
-    peak_memory_gb: float | None = None  # since this call of `train`, on the rank that took most
+    lr: float  # at the last step
+    seconds: float
+    diagnostics: dict[str, float | None]
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Identifies these weights: training the same epoch again may differ in rounding."""
 
 
-class Diverged(RuntimeError):
-    """The loss or the weights are no longer numbers: the run is over."""
+@dataclass
+class Evaluation:
+    """What is done of the evaluation of an epoch."""
 
-    def __init__(self, what: str, epoch: int, step: int, losses: list[float]) -> None:
-        self.epoch, self.step, self.losses = epoch, step, losses
-        trail = ", ".join(f"{x:.4g}" for x in losses) or "none"
-        super().__init__(
-            f"diverged: {what} at step {step} of epoch {epoch} (losses before: {trail}); "
-            "try a lower optim.lr or a warm-up"
-        )
+    seconds: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    probe: ProbeState | None = None
 
 
 @dataclass
 class Run:
-    """Everything of a run that changes while it trains, and what it trains on."""
+    """Config, data and training state of a run."""
 
     config: RunConfig
     data: Data
     pixels: Pixels
     method: Method
-    model: nn.Module  # the same, wrapped for several ranks where there are several
-    optimiser: torch.optim.Optimizer
+    model: nn.Module  # the method, wrapped in DDP if there are several ranks
+    optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     epoch: int = 0  # epochs done
     history: list[EpochMetrics] = field(default_factory=list)
+    trained: TrainedEpoch | None = None  # the next epoch, if it is trained but not scored
+    evaluation: Evaluation = field(default_factory=Evaluation)  # of `trained`
 
     @property
     def steps_per_epoch(self) -> int:
@@ -94,28 +106,28 @@ class Run:
         )
 
     def encode(self, images: Tensor) -> Tensor:
-        """Features of the frozen encoder, for evaluation."""
-        return _encoded(self, self.method.encoder, images)
+        """Return features of the frozen encoder, for evaluation."""
+        return _encode(self, self.method.encoder, images)
 
 
-def _encoded(run: Run, module: nn.Module, images: Tensor) -> Tensor:
+def _encode(run: Run, module: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad(), run.autocast():
         out: Tensor = module(images)
     return out
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one."""
+    """Return the named device of this machine; `auto` is the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
         if device.type == "meta":
-            raise RuntimeError("it holds no numbers")
+            raise RuntimeError("a meta device stores no values")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
+        raise RunError(
             f"runtime.device must be a device of this machine, got {name!r} ({reason}); "
             "try auto or cpu"
         ) from error
@@ -125,36 +137,17 @@ def pick_device(name: str) -> torch.device:
 def build(
     config: RunConfig, *, data: Data | None = None, device: torch.device | None = None
 ) -> Run:
-    """Make a run ready to train; `data` if it is loaded already, `device` if one is assigned."""
+    """Build a run that is ready to train.
+
+    Pass `data` if it is already loaded, and `device` if a scheduler has assigned one.
+    """
     device = device or pick_device(config.runtime.device)
     if data is None:
         d = config.data
         data = load_data(d.name, d.root, train_size=d.train_size, holdout=d.holdout)
     if config.method.needs_labels:
-        if not len(data.reference):
-            raise ValueError(
-                f"{config.method.name} learns from classes and none of the "
-                f"{len(data.train)} training images of {data.spec.name} has one; "
-                "take labelled data, or a method that needs none"
-            )
-        data = replace(data, train=data.reference)
-    batch, world, queue = (
-        config.batch_size,
-        distributed.world_size(),
-        getattr(config.method, "queue_size", 0),
-    )
-    if queue > len(data.train):
-        raise ValueError(queue_too_long(queue, len(data.train)))
-    if batch > len(data.train):
-        raise ValueError(
-            "a batch cannot be larger than the training set, "
-            f"got batch_size={batch}, {len(data.train)} training images"
-        )
-    if batch % world:
-        raise ValueError(
-            f"the batch must divide evenly over the workers, got batch_size={batch}, "
-            f"workers={world}; try {batch - batch % world or world}"
-        )
+        data = _keep_labelled(config, data)
+    _check_sizes(config, len(data.train))
     train = to_device(data.train, device)
     reference = train if data.reference is data.train else to_device(data.reference, device)
     data = Data(data.spec, train, reference, to_device(data.test, device), data.scored)
@@ -164,14 +157,14 @@ def build(
     pixels = Pixels.of(data.spec, device, channels_last=config.runtime.channels_last)
     method.to(device).to(memory_format=pixels.memory_format)
     for part in method.modules():
-        if isinstance(part, ResNet):  # the online one and the copy
+        if isinstance(part, ResNet):  # the online encoder and the momentum encoder
             part.cut_batches(config.runtime.micro_batches)
             if config.runtime.compile:
                 part.compile()
     model: nn.Module = method
-    if world > 1:
-        # Buffers stay each rank's own: banks are equal by construction, and running statistics are
-        # averaged once an epoch; sending a bank of 65,536 at every step would cost more than it.
+    if distributed.world_size() > 1:
+        # Do not broadcast buffers: banks are equal by construction, and running statistics are
+        # averaged once per epoch; sending a bank of 65,536 in every step would be slow.
         model = DistributedDataParallel(method, broadcast_buffers=False)
     scaler = torch.amp.GradScaler(device.type, enabled=config.runtime.precision == "fp16")
     return Run(
@@ -180,43 +173,92 @@ def build(
         pixels=pixels,
         method=method,
         model=model,
-        optimiser=make_optimiser(method, config.optim, scaled=scaler.is_enabled()),
+        optimizer=build_optimizer(method, config.optim, scaled=scaler.is_enabled()),
         scaler=scaler,
     )
 
 
-def no_progress(phase: str, step: int, steps: int) -> None:
-    """For who does not want to know."""
+def _keep_labelled(config: RunConfig, data: Data) -> Data:
+    """Keep only the labeled training images, for a method that learns from classes."""
+    if not len(data.reference):
+        raise RunError(
+            f"{config.method.name} needs labels, but none of the "
+            f"{len(data.train)} training images of {data.spec.name} has one; "
+            "use labeled data, or a method that needs no labels"
+        )
+    return replace(data, train=data.reference)
+
+
+def _check_sizes(config: RunConfig, num_images: int) -> None:
+    """Raise `RunError` if the bank or batch size does not fit the training set or the workers."""
+    batch, world, bank = config.batch_size, distributed.world_size(), config.method.bank_size
+    if bank > num_images:
+        raise RunError(explain_large_bank(bank, num_images))
+    if batch > num_images:
+        raise RunError(
+            "a batch cannot be larger than the training set, "
+            f"got batch_size={batch}, {num_images} training images"
+        )
+    if batch % world:
+        raise RunError(
+            f"batch_size must be a multiple of the number of workers, got batch_size={batch}, "
+            f"workers={world}; try {batch - batch % world or world}"
+        )
 
 
 def train(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetrics]:
-    """Train what is left of a run; yields after each epoch, when it may be saved.
+    """Train the remaining epochs of a run; yield after each epoch, when the run may be saved.
 
-    Raises `Diverged`.
+    Raises `DivergedError`.
+    """
+    for step in advance(run, on_progress):
+        if isinstance(step, EpochMetrics):
+            yield step
+
+
+def advance(run: Run, on_progress: OnProgress = no_progress) -> Iterator[EpochMetrics | Stage]:
+    """Train like `train`; yield also within the last epoch, whose evaluation may take hours.
+
+    After `Stage.TRAINED`, the whole run may be saved; after `Stage.EVALUATING`, its `evaluation`.
+    A run that is restored from both resumes there, with the same results. All ranks yield the same.
     """
     reset_peak(run.pixels.device)
     while run.epoch < run.config.epochs:
-        started = time.perf_counter()
-        loss, diagnostics, lr = _train_epoch(run, run.epoch, on_progress)
-        distributed.average_batch_norm(run.method)
-        trained = time.perf_counter()
-        epoch = run.epoch + 1
-        scores = _evaluate(run, epoch, on_progress)
-        seconds = trained - started
-        metrics = EpochMetrics(
-            epoch=epoch,
-            loss=loss,
-            lr=lr,
-            train_seconds=seconds,
-            eval_seconds=time.perf_counter() - trained,
-            images_per_second=run.steps_per_epoch * run.config.batch_size / seconds,
-            peak_memory_gb=_peak_memory(run),
-            **diagnostics,
-            **scores,
-        )
-        run.epoch = epoch
+        if run.trained is None:
+            run.trained = train_epoch(run, run.epoch, on_progress)
+            if run.trained.epoch == run.config.epochs:
+                yield Stage.TRAINED
+        evaluation, started = run.evaluation, time.perf_counter()
+        for _ in _evaluate(run, run.trained.epoch, on_progress):
+            seconds = _first_rank(run, time.perf_counter() - started)
+            if seconds >= SAVE_SECONDS:
+                evaluation.seconds += seconds
+                yield Stage.EVALUATING
+                started = time.perf_counter()
+        evaluation.seconds += time.perf_counter() - started
+        metrics = _metrics(run, run.trained)
+        run.epoch, run.trained, run.evaluation = metrics.epoch, None, Evaluation()
         run.history.append(metrics)
         yield metrics
+
+
+def _first_rank(run: Run, value: float) -> float:
+    """Return rank 0's value on every rank."""
+    return distributed.broadcast_first(torch.tensor(value, device=run.pixels.device)).item()
+
+
+def _metrics(run: Run, trained: TrainedEpoch) -> EpochMetrics:
+    return EpochMetrics(
+        epoch=trained.epoch,
+        loss=trained.loss,
+        lr=trained.lr,
+        train_seconds=trained.seconds,
+        eval_seconds=run.evaluation.seconds,
+        images_per_second=run.steps_per_epoch * run.config.batch_size / trained.seconds,
+        peak_memory_gb=_peak_memory(run),
+        **trained.diagnostics,
+        **run.evaluation.scores,
+    )
 
 
 def _peak_memory(run: Run) -> float | None:
@@ -227,61 +269,76 @@ def _peak_memory(run: Run) -> float | None:
     return distributed.gather(here).max().item()
 
 
-def begin_epoch(run: Run, epoch: int) -> None:
-    """Let the method do what it does once before an epoch."""
+def begin_epoch(run: Run, epoch: int, on_progress: OnProgress = no_progress) -> None:
+    """Call the method's per-epoch hook, such as clustering."""
 
     def everything(module: nn.Module) -> Tensor:
-        return features(partial(_encoded, run, module), run.data.train, run.pixels)
+        encode = report_batches(partial(_encode, run, module), report)
+        return extract_features(encode, run.data.train, run.pixels)
 
+    report = partial(on_progress, "the training set", 0, 1)
     run.model.eval()
     run.method.begin_epoch(
-        EpochStart(epoch, everything, generator(run.config.seed, "begin", epoch))
+        EpochStart(epoch, everything, generator(run.config.seed, "begin", epoch), report)
     )
 
 
-def _train_epoch(
-    run: Run, epoch: int, on_progress: OnProgress
-) -> tuple[float, dict[str, float | None], float]:
+def train_epoch(run: Run, epoch: int, on_progress: OnProgress) -> TrainedEpoch:
+    """Train for one epoch, without evaluation."""
+    started = time.perf_counter()
     config, device, steps = run.config, run.pixels.device, run.steps_per_epoch
     seed, batch_size, optim = config.seed, config.batch_size, config.optim
     peak = optim.peak(batch_size)
-    begin_epoch(run, epoch)
+    begin_epoch(run, epoch, on_progress)
     order = torch.randperm(len(run.data.train), generator=generator(seed, "order", epoch))
-    shuffles, draws = generator(seed, "shuffle", epoch), generator(seed, "method", epoch)
+    shuffles, own_draws = generator(seed, "shuffle", epoch), generator(seed, "method", epoch)
     parts = order[: steps * batch_size].split(batch_size)
     names = config.method.cost().views
+    extras = (
+        (
+            plan_shuffle(
+                torch.randperm(batch_size, generator=shuffles),
+                distributed.rank(),
+                distributed.world_size(),
+            ),
+            run.method.draws(own_draws),
+        )
+        for _ in parts
+    )
     batches = training_batches(
         run.data.train,
         parts,
         [view_spec(config, view, run.pixels.size) for view in names],
         [generator(seed, "view", i, epoch) for i in range(len(names))],
         run.pixels,
+        extras,
     )
     losses = torch.zeros(steps, device=device)
     seen: dict[str, list[Tensor]] = {}
     rate = 0.0
     run.model.train()
-    for step, (views, labels) in enumerate(batches):
+    for step, given in enumerate(batches):
         rate = rate_at(peak, epoch + step / steps, warmup=optim.warmup_epochs, epochs=config.epochs)
-        for group in run.optimiser.param_groups:
+        for group in run.optimizer.param_groups:
             group["lr"] = peak if group["fixed"] else rate
+        shuffle, draws = given.extras
         batch = Batch(
-            views,
-            labels,
-            indices=parts[step][distributed.share(batch_size)].to(device),
-            shuffle=torch.randperm(batch_size, generator=shuffles),
+            given.views,
+            given.labels,
+            given.indices,
+            shuffle,
             diagnose=step % DIAGNOSE_EVERY == 0,
             progress=(epoch + step / steps) / config.epochs,
-            generator=draws,
+            draws=draws,
         )
-        run.optimiser.zero_grad(set_to_none=True)
+        run.optimizer.zero_grad(set_to_none=True)
         with run.autocast():
             output = run.model(batch)
         run.scaler.scale(output.loss).backward()
         if optim.clip_norm is not None:
-            run.scaler.unscale_(run.optimiser)
+            run.scaler.unscale_(run.optimizer)
             nn.utils.clip_grad_norm_(run.method.parameters(), optim.clip_norm)
-        run.scaler.step(run.optimiser)
+        run.scaler.step(run.optimizer)
         run.scaler.update()
         run.method.after_backward(output)
         losses[step] = output.loss.detach()
@@ -290,73 +347,95 @@ def _train_epoch(
         if (step + 1) % CHECK_EVERY == 0 or step + 1 == steps:
             _check_finite(losses[: step + 1], epoch)
         on_progress("train", step + 1, steps)
-    # The last step's loss was fine, but what it did to the weights shows in no loss yet.
-    if not all(bool(parameter.isfinite().all()) for parameter in run.method.parameters()):
-        raise Diverged("the weights became infinite", epoch + 1, steps, losses[-5:].tolist())
+    # The last loss is finite, but the optimizer step after it may have produced infinite weights.
+    largest = torch.stack(torch._foreach_norm(list(run.method.parameters()), math.inf))
+    if not largest.isfinite().all():
+        raise DivergedError("the weights became infinite", epoch + 1, steps, losses[-5:].tolist())
+    # One read for all numbers of the epoch: each read waits for the device.
+    averages = [distributed.mean(losses).mean()]
+    averages += [distributed.mean(torch.stack(values).nanmean()) for values in seen.values()]
+    loss, *numbers = torch.stack(averages).tolist()
     diagnostics = {
-        name: _number(distributed.mean(torch.stack(values).nanmean()))
-        for name, values in seen.items()
+        name: number if math.isfinite(number) else None
+        for name, number in zip(seen, numbers, strict=True)
     }
-    return distributed.mean(losses).mean().item(), diagnostics, rate
+    distributed.average_batch_norm(run.method)
+    return TrainedEpoch(epoch + 1, loss, rate, time.perf_counter() - started, diagnostics)
 
 
 def _check_finite(losses: Tensor, epoch: int) -> None:
-    """Raise `Diverged` at the first loss that is not a number, on every rank alike."""
-    losses = distributed.mean(losses)
-    bad = (~losses.isfinite()).nonzero()
-    if len(bad):
-        step = int(bad[0])
-        values = losses.tolist()
-        what = f"the loss became {values[step]}"
-        raise Diverged(what, epoch + 1, step + 1, values[max(0, step - 5) : step])
+    """Raise `DivergedError` on every rank if any loss is not finite."""
+    values = distributed.mean(losses).tolist()
+    for step, value in enumerate(values):
+        if not math.isfinite(value):
+            what = f"the loss became {value}"
+            raise DivergedError(what, epoch + 1, step + 1, values[max(0, step - 5) : step])
 
 
-def _number(value: Tensor) -> float | None:
-    number = value.item()
-    return number if math.isfinite(number) else None
+def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> Iterator[None]:
+    """Run online kNN if it is due, and the linear probe after the last epoch.
 
-
-def _evaluate(run: Run, epoch: int, on_progress: OnProgress) -> dict[str, float]:
-    """Online kNN when it is due, and the probe after the last epoch."""
+    Updates `run.evaluation`, skips what it contains already, and yields whenever it has changed.
+    """
     config, data, last = run.config.eval, run.data, epoch == run.config.epochs
-    num_classes = data.spec.num_classes
-    scores: dict[str, float] = {}
+    num_classes, cached = data.spec.num_classes, last and config.probe == "cached"
+    progress = ("kNN", 0, 1)
+
+    def report() -> None:
+        on_progress(*progress)
+
+    encode = report_batches(run.encode, report)
+    # Each of the two passes over images runs when its features are first needed.
+    reference = cache(partial(extract_own_features, encode, data.reference, run.pixels))
+    test = cache(partial(extract_features, encode, data.test, run.pixels))
+    test_labels = data.test.labels.to(run.pixels.device)
+    scores = run.evaluation.scores
+    known = len(scores)
     run.model.eval()
-    if epoch % config.knn_every == 0 or last:
-        on_progress("kNN", 0, 1)
+    if (epoch % config.knn_every == 0 or last) and "knn_top1" not in scores:
         scores["knn_top1"] = knn_top1(
-            own_features(run.encode, data.reference, run.pixels),
-            own_labels(data.reference, run.pixels),
-            features(run.encode, data.test, run.pixels),
-            data.test.labels.to(run.pixels.device),
+            *(reference(), own_labels(data.reference, run.pixels), test(), test_labels),
             num_classes=num_classes,
             k=config.knn_k,
             temperature=config.knn_temperature,
+            report=report,
         )
+    if not cached:
+        reference.cache_clear()  # the paper's probe does not need them for hours
     classifier = run.method.classifier
-    if classifier is not None:
-        on_progress("test", 0, 1)
-        logits = features(partial(_encoded, run, classifier), data.test, run.pixels)
-        right = logits.argmax(dim=1) == data.test.labels.to(run.pixels.device)
-        scores["test_top1"] = right.sum().item() / len(right)
+    if classifier is not None and "test_top1" not in scores:
+        progress = ("test", 0, 1)
+        report()
+        mine = distributed.share(len(data.test))
+        logits = _encode(run, classifier, test()[mine])
+        right = distributed.total((logits.argmax(dim=1) == test_labels[mine]).sum())
+        scores["test_top1"] = right.item() / len(data.test)
+    if last and len(scores) > known:
+        yield
     if last and config.probe != "none":
-        scores["probe_top1"], scores["probe_best_top1"] = linear_probe(
-            run.encode,
-            data.reference,
-            data.test,
-            run.pixels,
+        done = run.evaluation.probe.epoch if run.evaluation.probe else 0
+        progress = ("probe", done, config.probe_epochs)
+        for state in linear_probe(
+            *(encode, data.reference, run.pixels, test(), test_labels),
             num_classes=num_classes,
             epochs=config.probe_epochs,
             seed=run.config.seed,
-            crop_min=run.config.augment.crop_min if config.probe == "paper" else None,
+            crop_min=run.config.augment.crop_min,
+            cached=reference() if cached else None,
             nesterov=config.probe_nesterov,
-            on_epoch=partial(on_progress, "probe"),
-        )
-    return scores
+            start=run.evaluation.probe,
+        ):
+            run.evaluation.probe = state
+            progress = ("probe", state.epoch, config.probe_epochs)
+            report()
+            yield
+        assert run.evaluation.probe is not None
+        scores["probe_top1"] = run.evaluation.probe.top1
+        scores["probe_best_top1"] = run.evaluation.probe.best_top1
 
 
 def view_spec(config: RunConfig, view: str, size: int) -> ViewSpec:
-    """The view that a method calls by this name, see `Cost.views`."""
+    """Return the spec of a view by its name in `Cost.views`."""
     augment = config.augment
     kinds = {"query": augment.query, "key": augment.key, "stronger": "stronger"}
     kind = kinds["query" if view == "small" else view]

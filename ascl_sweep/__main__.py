@@ -1,4 +1,4 @@
-"""`python -m ascl_sweep` is `ascl-sweep`."""
+"""Entry point of `python -m ascl_sweep`, the same as the command `ascl-sweep`."""
 
 from ascl_sweep.cli import main
 

@@ -1,5 +1,5 @@
-"""Side-by-side speed ratios against peers: `python -m benchmarks [NAME...]`.
+"""Speed ratios against peer implementations: `python -m benchmarks [NAME...]`.
 
-Machines are noisy, so both sides run in turns in one process and only their ratio is reported,
-with both times beside it. Nothing here is a test: a time is never asserted.
+The load of a machine varies, so most benchmarks alternate between the two sides. Each reports the
+ratio of the median times, next to both times. These are not tests: no time is ever asserted.
 """

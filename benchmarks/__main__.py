@@ -1,4 +1,4 @@
-"""Run the benchmarks named on the command line, or all, and print a Markdown table."""
+"""Run the named benchmarks, by default all, and print their results as a Markdown table."""
 
 import importlib
 import platform
@@ -6,30 +6,34 @@ import sys
 
 import torch
 
+# knn reports how much the process's peak memory grows: run it before benchmarks with larger peaks.
 NAMES = (
     "ema",
+    "batch_norm",
     "views",
     "knn",
     "kmeans",
     "imagenet",
-    "ledger",
+    "store",
     "report",
     "step",
     "sweep",
-)  # kNN's memory is a peak: before anything larger ran
+)
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or NAMES
-    unknown = set(wanted) - set(NAMES)
+    names = sys.argv[1:] or NAMES
+    unknown = set(names) - set(NAMES)
     if unknown:
-        sys.exit(f"no benchmark named {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
+        known = ", ".join(NAMES)
+        sys.exit(f"no benchmark named {', '.join(sorted(unknown))}. Choose from {known}.")
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
-        f"{platform.machine()}, Python {platform.python_version()}; medians, in turns\n"
+        f"{platform.machine()}, Python {platform.python_version()}; medians\n"
     )
-    print("| what | ours | peer | ratio | goal | |\n|---|---|---|---|---|---|", flush=True)
-    for name in wanted:
+    print("| benchmark | ours | peer | ratio | goal | note |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for name in names:
         for r in importlib.import_module(f"benchmarks.{name}").run():
             times = f"{1000 * r.ours:.3g} ms | {1000 * r.peer:.3g} ms"
             print(f"| {r.what} | {times} | {r.value:.3g} | {r.goal} | {r.note} |", flush=True)

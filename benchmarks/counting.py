@@ -1,14 +1,14 @@
-"""What a step of a run comes to, counted and not timed: operations, bytes held, bytes sent.
+"""Counts of one training step: FLOPs, bytes held in memory, bytes sent between ranks.
 
-The real method takes a real step, forward and backward, as one of any number of ranks, but on
-PyTorch's fake tensors, which have shapes and types and no numbers: a batch of 4096 over 8 GPUs is
-counted on a laptop in a second, and the counts hold on any device.
+`count_step` runs a forward and backward step of the real method, as one of any number of ranks, on
+PyTorch's fake tensors, which have shapes and dtypes but no values. A laptop counts a step of batch
+4096 over 8 GPUs in a second, and the counts hold on any device.
 """
 
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,22 +20,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ascl.bank import FeatureBank, SlotMemory
 from ascl.config import RunConfig
-from ascl.datasets import dataset_spec
-from ascl.encoders import ResNet
-from ascl.methods import Batch, Method, TrainingSet, load_method
-from ascl.momentum import MomentumCopy
-from ascl.train import view_spec
-from ascl.views import draw_view, make_view
+from ascl.data.base import Images, dataset_spec
+from ascl.data.loader import Pixels
+from ascl.data.subset import Data
+from ascl.distributed import plan_shuffle
+from ascl.methods import load_method
+from ascl.methods.base import Batch, Method, TrainingSet
+from ascl.models.memory_bank import FeatureBank, SlotMemory
+from ascl.models.momentum_encoder import MomentumCopy
+from ascl.models.resnet import ResNet
+from ascl.optim import build_optimizer
+from ascl.train import Run, view_spec
+from benchmarks.fake_gpu import Issued, count_steps, fake_gpu
 
 
 @dataclass(frozen=True)
 class Size:
-    """Images of a dataset."""
+    """Number of images in a dataset."""
 
     train: int
-    labelled: int  # of those: kNN's bank and the probe's training set
+    labeled: int  # subset of `train`: the kNN bank and the training set of the probe
     test: int
 
 
@@ -50,63 +55,62 @@ SIZES = {
 
 
 def size_of(config: RunConfig) -> Size:
-    """Of what a run trains on and is scored with; holdouts are not taken off."""
+    """Return the number of images that a run trains and evaluates on; ignore holdouts."""
     size, train = SIZES[config.data.name], config.data.train_size
     if train is None:
         return size
-    return Size(train, round(train * size.labelled / size.train), size.test)
+    return Size(train, round(train * size.labeled / size.train), size.test)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One rank's step; bytes unless said otherwise."""
+    """Counts for one rank in one step; in bytes unless stated otherwise."""
 
-    images: int  # of this rank
-    flops: int  # of convolutions and matrix products, a multiplication and an addition being two
-    calls: int  # operations that the host hands to the device, the making of views included
-    saved: int  # kept by the forward pass for the backward pass, weights left out
-    peak: int  # most at one time, gradients included, of what the step itself makes
-    gathered: int  # all ranks' together, that each has after the method's all-gathers
-    exchanged: int  # of this rank's own, sent each to the one rank that wants it: images
-    reduced: int  # summed over ranks: gradients, and what a loss sends back to other ranks
-    weights: int  # that take a gradient: as many bytes again are gradients and SGD's momentum
-    copy: int  # the momentum encoder
-    bank: int
-    views: int  # what comes in
+    images: int  # number of images on this rank
+    flops: int  # FLOPs of convolutions and matrix products; a multiply-add counts as two
+    calls: int  # kernels of the whole step, from the views to the optimizer
+    saved: int  # saved by the forward pass for the backward pass, without weights
+    peak: int  # peak memory that the step itself allocates, including gradients
+    gathered: int  # outputs of the method's all-gathers: data of all ranks together
+    exchanged: int  # images of this rank in all-to-all exchanges, each sent to one other rank
+    reduced: int  # summed over ranks: gradients of weights, and of features gathered by a loss
+    weights: int  # trainable weights; gradients and SGD's momentum each take the same size again
+    copy: int  # momentum encoder
+    bank: int  # feature banks and slot memories
+    views: int  # augmented images, the input of the step
 
 
-class Witness(TorchDispatchMode):
-    """Sees every operation: counts them, what is in memory, and what goes over all ranks.
+class OperationCounter(TorchDispatchMode):
+    """Count FLOPs, memory held and bytes communicated of every PyTorch operation.
 
-    What is `there` before is not counted, nor are views of it.
+    Tensors in `existing`, and views of them, do not count as memory.
     """
 
-    def __init__(self, there: Iterable[Tensor] = ()) -> None:
+    def __init__(self, existing: Iterable[object] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = self.calls = self.now = self.peak = 0
+        self.flops = self.now = self.peak = 0
         self.gathered = self.exchanged = self.reduced = 0
-        self.held = {_key(tensor) for tensor in there}
+        self.held = {_key(tensor) for tensor in existing if isinstance(tensor, Tensor)}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        # PyTorch's own formulas, but not its FlopCounterMode, which holds on to tensors.
+        # PyTorch's FLOP formulas without its FlopCounterMode, which keeps references to tensors
+        # and thus distorts the count of memory held.
         if flops := flop_registry.get(func._overloadpacket):
             self.flops += flops(*args, **kwargs, out_val=out)
         if func.namespace == "c10d":
-            self._sent(func.name(), args)
-        elif func.namespace == "aten" and not func.is_view and "empty" not in func.name():
-            self.calls += 1
+            self._count_communication(func.name(), args)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
-                self._holds(tensor.untyped_storage())
+                self._count_storage(tensor.untyped_storage())
         return out
 
-    def _sent(self, name: str, args: tuple[Any, ...]) -> None:
-        # What is gathered has its output first, and so has what is exchanged, which is as large as
-        # its input; what is summed is summed in place.
+    def _count_communication(self, name: str, args: tuple[Any, ...]) -> None:
+        # The first tensor argument is the output of an all-gather or all-to-all (whose input and
+        # output have equal sizes), and the tensor that an all-reduce sums in place.
         whole = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
         if "allgather" in name:
             self.gathered += whole.nbytes
@@ -116,23 +120,23 @@ class Witness(TorchDispatchMode):
             assert "allreduce" in name, name
             self.reduced += whole.nbytes
 
-    def _holds(self, storage: torch.UntypedStorage) -> None:
+    def _count_storage(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self.held:
             self.held.add(storage._cdata)
-            weakref.finalize(storage, self._frees, storage._cdata, storage.nbytes())
+            weakref.finalize(storage, self._on_free, storage._cdata, storage.nbytes())
             self.now += storage.nbytes()
             self.peak = max(self.peak, self.now)
 
-    def _frees(self, key: int, size: int) -> None:
+    def _on_free(self, key: int, size: int) -> None:
         self.held.discard(key)
         self.now -= size
 
 
 def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False) -> Step:
-    """Count a step of the first of so many ranks; with `arithmetic` on real tensors, to compare."""
-    view_calls = _view_calls(config)
-    with as_one_of(workers), _method(config, fake=not arithmetic) as method:
-        batch = _batch(config, workers)
+    """Count a step of rank 0 of `workers`; with `arithmetic`, on real tensors for comparison."""
+    calls = count_issued(config, workers=workers).kernels
+    with fake_process_group(workers), _method(config, fake=not arithmetic) as method:
+        batch = _batch(config, method, workers)
         own = [*method.parameters(), *method.buffers()]
         weights_and_bank = {_key(tensor) for tensor in own}
         saved: dict[int, int] = {}
@@ -145,7 +149,8 @@ def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False)
         method.train()
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
         bf16 = config.runtime.precision == "bf16"
-        with Witness([*own, *batch.views, batch.shuffle]) as witness, hooks:
+        existing = [*own, *tree_leaves(vars(batch)), *tree_leaves(vars(batch.shuffle))]
+        with OperationCounter(existing) as counter, hooks:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
                 output = method(batch)
             output.loss.backward()
@@ -155,13 +160,13 @@ def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False)
         banks = [m for m in method.modules() if isinstance(m, FeatureBank | SlotMemory)]
         return Step(
             images=len(batch.labels),
-            flops=witness.flops,
-            calls=witness.calls + view_calls,
+            flops=counter.flops,
+            calls=calls,
             saved=sum(saved.values()),
-            peak=witness.peak,
-            gathered=witness.gathered,
-            exchanged=witness.exchanged,
-            reduced=witness.reduced + (weights if workers > 1 else 0),  # gradients, by DDP
+            peak=counter.peak,
+            gathered=counter.gathered,
+            exchanged=counter.exchanged,
+            reduced=counter.reduced + (weights if workers > 1 else 0),  # DDP reduces the gradients
             weights=weights,
             copy=sum(_bytes(m) for m in copies),
             bank=sum(_bytes(m) for m in banks),
@@ -169,21 +174,50 @@ def count_step(config: RunConfig, *, workers: int = 1, arithmetic: bool = False)
         )
 
 
+def count_issued(config: RunConfig, *, workers: int = 1) -> Issued:
+    """Count what the host of rank 0 issues in a whole step: views, model, optimizer and bank.
+
+    In the middle of training, without diagnostics and without clusters. DDP's own kernels are not
+    counted.
+    """
+    spec, images = dataset_spec(config.data.name), size_of(config)
+    count = images.labeled if config.method.needs_labels else images.train
+    gpu = torch.device("cuda")
+    method = _build(config)
+    method.begin_epoch = lambda start: None  # type: ignore[method-assign]
+    with fake_process_group(workers), fake_gpu() as issued:
+        method.to_empty(device=gpu)
+        side = spec.image_size or spec.view_size
+        pictures = torch.empty(count, 3, side, side, dtype=torch.uint8, device=gpu)
+        train = Images(pictures, torch.empty(count, dtype=torch.long, device=gpu))
+        run = Run(
+            config=config,
+            data=Data(spec, train, train, train, "test"),
+            pixels=Pixels.of(spec, gpu, channels_last=config.runtime.channels_last),
+            method=method,
+            model=method,
+            optimizer=build_optimizer(method, config.optim, scaled=False),
+            scaler=torch.amp.GradScaler("cuda", enabled=False),
+            epoch=config.epochs // 2,
+        )
+        return count_steps(issued, run, 2)[-1]
+
+
 def count_forward(config: RunConfig) -> int:
-    """FLOPs of the encoder alone on one image, as in evaluation."""
-    with _method(config, fake=True) as method, Witness() as witness:
+    """Count the FLOPs of the encoder for one image in evaluation mode."""
+    with _method(config, fake=True) as method, OperationCounter() as counter:
         method.encoder.eval()(_views(config, 1)[0])
-    flops: int = witness.flops
+    flops: int = counter.flops
     return flops
 
 
 @contextmanager
-def as_one_of(workers: int) -> Iterator[None]:
-    """In this process as if it were the first of so many, which get and give nothing."""
+def fake_process_group(workers: int) -> Iterator[None]:
+    """Make this process rank 0 of `workers` ranks whose communication transfers no data."""
     if workers == 1:
         yield
         return
-    hook = sys.excepthook  # PyTorch puts a rank's name before every traceback from then on
+    hook = sys.excepthook  # init_process_group replaces it, to prefix tracebacks with the rank
     dist.init_process_group("fake", rank=0, world_size=workers)
     try:
         yield
@@ -194,18 +228,27 @@ def as_one_of(workers: int) -> Iterator[None]:
 
 @contextmanager
 def _method(config: RunConfig, *, fake: bool) -> Iterator[Method]:
-    """The method as `ascl.train.build` makes it, without data; new tensors are fake as it is."""
+    """Build the method. With `fake`, all tensors created inside the context are fake too."""
+    if not fake:
+        yield _build(config, "cpu")
+        return
+    # A momentum encoder deep-copies the encoder: meta tensors support that, fake tensors do not.
+    method = _build(config)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield method.to_empty(device="cpu")
+
+
+def _build(config: RunConfig, device: str = "meta") -> Method:
+    """Build the method as `ascl.train.build` does, without data."""
     spec = dataset_spec(config.data.name)
     training = TrainingSet(size_of(config).train, spec.num_classes)
-    # Fake tensors cannot be copied, as a momentum encoder is; those of the device meta can.
-    with torch.device("meta" if fake else "cpu"):
+    with torch.device(device):
         method = load_method(config.method.name).build(config, training)
         method.to(memory_format=torch.channels_last)
     for part in method.modules():
         if isinstance(part, ResNet):
             part.cut_batches(config.runtime.micro_batches)
-    with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
-        yield method.to_empty(device="cpu") if fake else method
+    return method
 
 
 def _views(config: RunConfig, count: int) -> tuple[Tensor, ...]:
@@ -215,39 +258,27 @@ def _views(config: RunConfig, count: int) -> tuple[Tensor, ...]:
     return tuple(torch.rand(count, 3, s, s).contiguous(memory_format=layout) for s in sizes)
 
 
-def _batch(config: RunConfig, workers: int) -> Batch:
-    """What a rank sees half-way through a training."""
+def _batch(config: RunConfig, method: Method, workers: int) -> Batch:
+    """Make a rank's batch as in the middle of training."""
     assert config.batch_size % workers == 0, "a batch divides evenly over the ranks"
-    with unset_fake_temporarily():
-        shuffle = torch.randperm(config.batch_size)  # its numbers say what goes where
     own = config.batch_size // workers
+    with unset_fake_temporarily():
+        # Real values, because they determine which image goes to which rank.
+        shuffle = plan_shuffle(torch.randperm(config.batch_size), 0, workers)
+    draws = method.draws(torch.Generator())
     return Batch(
         _views(config, own),
         torch.zeros(own, dtype=torch.long),
-        indices=torch.arange(own),
-        shuffle=shuffle,
+        torch.arange(own),
+        shuffle,
         diagnose=False,
         progress=0.5,
-        generator=torch.Generator(),
+        draws=draws,
     )
 
 
-def _view_calls(config: RunConfig) -> int:
-    """Operations that make the views; on numbers, for how they go depends on what is drawn."""
-    spec, few = dataset_spec(config.data.name), 16
-    mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
-    pictures = torch.zeros(few, 3, spec.view_size, spec.view_size, dtype=torch.uint8)
-    with Witness() as witness:
-        for name in config.method.cost().views:
-            view = view_spec(config, name, spec.view_size)
-            draw = draw_view(view, few, torch.Generator().manual_seed(0))
-            make_view(pictures, draw, view, mean, std)
-    calls: int = witness.calls
-    return calls
-
-
 def _key(tensor: Tensor) -> int:
-    """Tells one piece of memory from another, as long as it is held."""
+    """Return an identifier of a tensor's storage, unique while the storage is allocated."""
     return int(tensor.untyped_storage()._cdata)
 
 

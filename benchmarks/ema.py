@@ -1,13 +1,13 @@
-"""The moving average of a ResNet-18's weights, against the usual Python loop."""
+"""EMA update of a ResNet-18's weights, against the usual loop over parameters in Python."""
 
 from collections.abc import Iterator
 
 import torch
 
-from ascl.config import EncoderConfig
-from ascl.encoders import ResNet
-from ascl.momentum import MomentumCopy
-from benchmarks.timing import Ratio, in_turns, timed
+from ascl.models.momentum_encoder import MomentumCopy
+from ascl.models.resnet import ResNet
+from ascl.sections import EncoderConfig
+from benchmarks.timing import Ratio, alternate, timed
 
 
 @torch.no_grad()
@@ -24,5 +24,5 @@ def run() -> Iterator[Ratio]:
                 average.data = average.data * 0.99 + value.data * (1 - 0.99)
 
         ours(), loop()
-        a, b = in_turns(timed(ours, 20), timed(loop, 20), rounds=9)
+        a, b = alternate(timed(ours, 20), timed(loop, 20), rounds=9)
         yield Ratio(f"EMA of a {width}-wide ResNet-18, Python loop", a, b, "≥ 3")

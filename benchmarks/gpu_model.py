@@ -1,7 +1,7 @@
-"""A model of what runs take of GPUs: what is counted of a step, at rates that are assumed here.
+"""Model of the GPU time and memory of a run: the counts of a step divided by assumed rates.
 
-No GPU was there to be timed. Every assumption is a named constant: change it, and
-`python -m benchmarks.scale` prints the tables of docs/scale.md anew.
+Nothing was measured on a GPU. Every assumption is a named constant: edit it and run
+`python -m benchmarks.scale` to regenerate the tables of docs/scale.md.
 """
 
 import json
@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ascl.config import RunConfig, Tree, merge
-from ascl.datasets import dataset_spec
+from ascl.data.base import dataset_spec
 from benchmarks.counting import Step, count_forward, count_step, size_of
 
-# ---------------------------------------------------------------- what is assumed
+# ---------------------------------------------------------------- assumptions
 
 # Images per second of supervised ResNet-50 at 224 pixels on one GPU, in fp32 (TF32 on an A100) and
-# in half precision, as NVIDIA published them: DeepLearningExamples, PyTorch/Classification/
-# ConvNets/resnet50v1.5, README at 291f0d0. Times the FLOPs we count for that step, they are the
-# FLOP/s that any step is taken to sustain.
+# in half precision, as published by NVIDIA: DeepLearningExamples, PyTorch/Classification/ConvNets/
+# resnet50v1.5, README at 291f0d0. These speeds times the counted FLOPs per image give the sustained
+# FLOP/s, which the model assumes for every step.
 PUBLISHED_SPEED = {"A100": (938, 2470), "V100": (367, 1200)}
-CALL_SECONDS = 20e-6  # of the host for an operation: 18 at best, 21 in the median, on our CPU
-WITHIN_NODE = 25e9  # bytes per second that a GPU sends to the next, of the same machine
-BETWEEN_NODES = 3e9  # and of another
+CALL_SECONDS = 20e-6  # host time per operation; measured on our CPU: minimum 18 µs, median 21 µs
+WITHIN_NODE = 25e9  # bytes per second from one GPU to another of the same machine
+BETWEEN_NODES = 3e9  # bytes per second between two machines
 GPUS_PER_NODE = 8
-LOAD_SECONDS = 3.7e-3  # of a core for two views of a JPEG: `python -m benchmarks imagenet`
-LOAD_SECONDS_KEPT = 2.5e-3  # where pixels are kept (`ascl-sweep fetch --decode`)
-CORES_PER_GPU = 8  # `resources.cpus_per_worker` of imagenet.yaml
-ASHA_SPENDS = 1 / 3  # of a search's epochs: 28 to 37% in replayed curves
-LLOYD_ROUNDS = 21  # of each k-means, `ascl.kmeans`: at most 20 after the first
+LOAD_SECONDS = 3.7e-3  # core time for two views of a JPEG: `python -m benchmarks imagenet`
+LOAD_SECONDS_KEPT = 2.5e-3  # with cached pixels (`ascl-sweep fetch --decode`)
+CORES_PER_GPU = 8  # `resources.cpus_per_worker` in imagenet.yaml
+ASHA_SPENDS = 1 / 3  # share of a search's epochs that ASHA runs: 28 to 37% on replayed curves
+LLOYD_ROUNDS = 21  # most iterations of a k-means in `ascl.eval.clustering`: 1 + 20
 
 SYSTEMS: Mapping[str, Tree] = {
     "supervised": {"name": "supervised"},
@@ -42,16 +42,16 @@ SYSTEMS: Mapping[str, Tree] = {
     "NNCLR": {"name": "nnclr"},
     "BYOL": {"name": "byol", "symmetric": True},
 }
-BATCH_4096 = ("SimCLR", "SwAV", "NNCLR", "BYOL")  # on ImageNet
+BATCH_4096 = ("SimCLR", "SwAV", "NNCLR", "BYOL")  # systems with batch 4096 on ImageNet
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a model of time needs to know of the hardware."""
+    """Hardware constants of the time model."""
 
     name: str
-    fp32: float  # FLOP/s that a step sustains
-    half: float
+    fp32: float  # sustained FLOP/s in fp32
+    half: float  # sustained FLOP/s in half precision
     call: float = CALL_SECONDS
     within: float = WITHIN_NODE
     between: float = BETWEEN_NODES
@@ -60,24 +60,26 @@ class Machine:
         return self.fp32 if precision == "fp32" else self.half
 
     def bandwidth(self, workers: int) -> float:
-        """Of the slowest link in a ring of all ranks."""
+        """Return the bandwidth of the slowest link in a ring of all ranks."""
         return self.within if workers <= GPUS_PER_NODE else self.between
 
 
 # ---------------------------------------------------------------- the model
 
 
-def sent(step: Step, workers: int) -> float:
-    """Bytes that each rank sends in a step, all-gathers and sums going around in a ring."""
+def bytes_sent(step: Step, workers: int) -> float:
+    """Return the bytes that each rank sends in a step, with ring all-gathers and all-reduces."""
     return (step.gathered + step.exchanged + 2 * step.reduced) * (workers - 1) / workers
 
 
 def seconds_to_send(step: Step, workers: int, machine: Machine) -> float:
-    """Around the ring at the pace of its slowest link, and what is exchanged straight to its rank.
+    """Return the communication time of a step.
 
-    The GPUs of a machine have one way out of it: a ring takes it once, an exchange once for each.
+    Ring operations run at the speed of the slowest link. Exchanged images are sent directly to
+    their rank. The GPUs of a machine share one network link: a ring crosses it once, but an
+    exchange sends the data of every GPU over it.
     """
-    ring = sent(replace(step, exchanged=0), workers) / machine.bandwidth(workers)
+    ring = bytes_sent(replace(step, exchanged=0), workers) / machine.bandwidth(workers)
     inside = step.exchanged * (workers - 1) / workers / machine.within
     elsewhere = max(0, workers - GPUS_PER_NODE) / workers
     outside = GPUS_PER_NODE * step.exchanged * elsewhere / machine.between
@@ -87,9 +89,16 @@ def seconds_to_send(step: Step, workers: int, machine: Machine) -> float:
 def seconds_per_step(
     step: Step, workers: int, machine: Machine, *, precision: str, load: float = 0.0
 ) -> float:
-    """The slowest of computing, issuing and loading, which go on at once, and then sending.
+    """Return the maximum of computing, issuing and loading time, plus communication time.
 
-    `load` are seconds per image of this rank's loader.
+    Computing, issuing and loading overlap; communication does not overlap with them.
+
+    Args:
+        step: Counts of one rank's step.
+        workers: Number of ranks.
+        machine: Hardware constants.
+        precision: "fp32", or a half precision.
+        load: Seconds per image of this rank's data loader.
     """
     computed = step.flops / machine.rate(precision)
     issued = step.calls * machine.call
@@ -98,38 +107,37 @@ def seconds_per_step(
 
 
 def device_bytes(step: Step, workers: int, pictures: int) -> int:
-    """Of one GPU: images, weights, SGD's momentum, copy, bank, views, and a step at its peak."""
-    buckets = step.weights if workers > 1 else 0  # DDP's own copy of the gradients
+    """Return the peak memory of one GPU: dataset, weights, momentum, copy, bank, views and step."""
+    buckets = step.weights if workers > 1 else 0  # DDP keeps a second copy of the gradients
     held = 2 * step.weights + buckets + step.copy + step.bank + step.views
     return pictures + held + step.peak
 
 
 def knn_bytes(images: int, queries: int, dim: int, workers: int) -> float:
-    """Of one GPU at the peak of an online kNN: its share of the bank, and queries as they meet."""
+    """Return the peak memory of one GPU in online kNN: its share of the bank, and all queries."""
     gathered = queries + (queries / workers if workers > 1 else 0)
     return 4.0 * dim * (images / workers + gathered)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a run does beside its training steps."""
+    """Counts of a run's evaluation, outside its training steps."""
 
-    images: int  # that pass through the encoder
-    flops: float  # of that and of comparing features
+    images: int  # images that pass through the encoder
+    flops: float  # FLOPs of the encoder and of comparing features
 
 
 def evaluation(config: RunConfig, forward: int) -> Evaluation:
-    """Online kNN, the probe and clusterings of a whole run; `forward` are FLOPs per image."""
+    """Count online kNN, the probe and clusterings of a run, at `forward` FLOPs per image."""
     method, size, rules = config.method, size_of(config), config.eval
-    looks = -(-config.epochs // rules.knn_every)
-    images = looks * (size.labelled + size.test)
-    compared = looks * 2.0 * size.labelled * size.test * feature_dim(config)
+    knn_evaluations = -(-config.epochs // rules.knn_every)
+    images = knn_evaluations * (size.labeled + size.test)
+    compared = knn_evaluations * 2.0 * size.labeled * size.test * feature_dim(config)
+    # The classifier and the probes use the features of kNN in epochs that have one.
     if rules.probe == "paper":
-        images += rules.probe_epochs * size.labelled + size.test
-    elif rules.probe == "cached":
-        images += size.labelled + size.test
+        images += rules.probe_epochs * size.labeled
     if method.needs_labels:
-        images += config.epochs * size.test
+        images += (config.epochs - knn_evaluations) * size.test
     clusters, start = 0, 0
     if method.name == "pcl":
         clusters, start = sum(method.granularities), method.instance_epochs  # type: ignore[attr-defined]
@@ -143,7 +151,7 @@ def evaluation(config: RunConfig, forward: int) -> Evaluation:
 
 @dataclass(frozen=True)
 class Hours:
-    """Of one run, on the clock."""
+    """Wall-clock hours of one run."""
 
     train: float
     evaluate: float
@@ -154,41 +162,45 @@ class Hours:
 
 
 def hours(config: RunConfig, workers: int, machine: Machine) -> Hours:
-    """What a run takes on so many GPUs."""
+    """Return the modeled wall-clock hours of a run on `workers` GPUs."""
     streams = dataset_spec(config.data.name).streams
     load = LOAD_SECONDS / CORES_PER_GPU if streams else 0.0
-    step, precision = counted(config, workers), config.runtime.precision
+    step, precision = cached_step(config, workers), config.runtime.precision
     size = size_of(config)
-    images = size.labelled if config.method.needs_labels else size.train
+    images = size.labeled if config.method.needs_labels else size.train
     steps = config.epochs * (images // config.batch_size)
     train = steps * seconds_per_step(step, workers, machine, precision=precision, load=load)
-    rest = evaluation(config, counted_forward(config))
-    spent = max(rest.flops / machine.rate(precision), rest.images * load) / workers
-    return Hours(train / 3600, spent / 3600)
+    rest = evaluation(config, cached_forward(config))
+    evaluating = max(rest.flops / machine.rate(precision), rest.images * load) / workers
+    return Hours(train / 3600, evaluating / 3600)
 
 
-# ---------------------------------------------------------------- each thing counted once
+# ---------------------------------------------------------------- cached counts
 
 _steps: dict[str, Step] = {}
 _forwards: dict[str, int] = {}
 
 
-def _essence(tree: Any) -> Any:
-    """A config without what no count depends on: real numbers, seeds, schedules."""
+def _counted_part(tree: Any) -> Any:
+    """Remove config entries that change no count: floats, seeds, schedules."""
     if not isinstance(tree, dict):
         return tree
-    idle = ("preset", "seed", "epochs", "optim", "eval", "num_neighbours")
-    return {k: _essence(v) for k, v in tree.items() if k not in idle and not isinstance(v, float)}
+    ignored = ("preset", "seed", "epochs", "optim", "eval", "num_neighbours")
+    return {
+        k: _counted_part(v)
+        for k, v in tree.items()
+        if k not in ignored and not isinstance(v, float)
+    }
 
 
-def counted(config: RunConfig, workers: int) -> Step:
-    key = json.dumps([workers, _essence(config.model_dump(mode="json"))])
+def cached_step(config: RunConfig, workers: int) -> Step:
+    key = json.dumps([workers, _counted_part(config.model_dump(mode="json"))])
     if key not in _steps:
         _steps[key] = count_step(config, workers=workers)
     return _steps[key]
 
 
-def counted_forward(config: RunConfig) -> int:
+def cached_forward(config: RunConfig) -> int:
     sizes = config.encoder
     key = json.dumps([config.data.name, sizes.name, sizes.width, sizes.stem, sizes.max_pool])
     if key not in _forwards:
@@ -197,7 +209,7 @@ def counted_forward(config: RunConfig) -> int:
 
 
 def machines() -> list[Machine]:
-    step = counted(paper("supervised", "imagenet"), 8)
+    step = cached_step(paper("supervised", "imagenet"), 8)
     flops = step.flops / step.images
     return [
         Machine(name, fp32 * flops, half * flops) for name, (fp32, half) in PUBLISHED_SPEED.items()
@@ -205,7 +217,7 @@ def machines() -> list[Machine]:
 
 
 def paper(system: str, data: str, **changes: Any) -> RunConfig:
-    """A system of the paper as its sweep files have it; on ImageNet in bf16, for 8 GPUs."""
+    """Return the config of a system as in the paper's sweep files; on ImageNet bf16 and 8 GPUs."""
     tree: Tree = {"data": {"name": data}, "method": dict(SYSTEMS[system])}
     if data == "imagenet":
         tree |= {"encoder": {"bn_splits": 8}, "runtime": {"precision": "bf16"}}
@@ -215,13 +227,13 @@ def paper(system: str, data: str, **changes: Any) -> RunConfig:
 
 
 def pictures(config: RunConfig) -> int:
-    """Bytes of a run's dataset on the training device; nothing where it streams from disk."""
+    """Return the bytes of the dataset on the training device; 0 if it streams from disk."""
     spec, size = dataset_spec(config.data.name), size_of(config)
     if spec.streams or spec.image_size is None:
         return 0
-    images = size.labelled + size.test
-    if size.labelled < size.train and not config.method.needs_labels:
-        images += size.train  # or else all that is trained on is labelled, and the same tensor
+    images = size.labeled + size.test
+    if size.labeled < size.train and not config.method.needs_labels:
+        images += size.train  # otherwise the labeled images are the training images, in one tensor
     return 3 * spec.image_size**2 * images
 
 

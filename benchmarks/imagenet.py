@@ -1,11 +1,11 @@
-"""Query and key views of ImageNet-like files, images per second and core, against torchvision.
+"""Query and key views of ImageNet-like files, in core time per image, against torchvision.
 
-The peer is what one would write first: `ImageFolder` with a transform of two views in a DataLoader,
-which does all on its workers. Ours decodes and crops there, or only crops where pixels are kept
-(`ascl-sweep fetch --decode`), and colours whole batches on the training device. That is either this
-CPU, which costs the workers' cores, or PyTorch's `meta` device, which computes nothing, as if a GPU
-had the colours. Every side has as many workers as PyTorch has threads and as many cores for all it
-does, and runs in a process of its own; what a loader had ready is not counted.
+The peer is the standard setup: `ImageFolder` with a two-view transform, in a DataLoader whose
+workers do everything. Our workers decode and crop, or only crop if pixels are cached (`ascl-sweep
+fetch --decode`); color augmentation runs on whole batches on the training device. That device is
+either this CPU, where it takes time from the workers' cores, or PyTorch's `meta` device, which
+computes nothing and thus stands for a GPU. Each side runs in a separate process, with as many
+workers and cores as PyTorch has threads. Batches that a loader prefetched are not timed.
 """
 
 import multiprocessing
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,22 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from ascl.batches import Pixels, training_batches
-from ascl.datasets import DATASETS, ImageFiles
-from ascl.decoded import decode_folders, open_decoded, pixels_of
+from ascl.augment.views import ViewSpec
+from ascl.data.base import DATASETS, ImageFiles
+from ascl.data.loader import Pixels, training_batches
+from ascl.data.pixel_cache import cache_folder, decode_folders, open_decoded
 from ascl.memory import keep_freed
-from ascl.views import ViewSpec
 from benchmarks.peers import pil_pipeline
-from benchmarks.timing import Apart, Measure, Ratio, in_turns
+from benchmarks.timing import Measure, Ratio, SeparateProcesses, alternate
 
 FILES, HEIGHT, WIDTH, SIZE = 96, 375, 500, 224
 BATCH, STEPS, ROUNDS = 32, 10, 3
 WORKERS = torch.get_num_threads()
-SKIP = 2 * WORKERS + 2  # batches that a loader may have had ready, and a warm-up
+SKIP = 2 * WORKERS + 2  # prefetched batches and a warm-up
 
 
 def photo(rng: np.random.Generator) -> Image.Image:
-    """Noise at many scales with some grain: about 100 KB as a JPEG, as ImageNet's files."""
+    """Make an image of noise at several scales; about 100 KB as a JPEG, like ImageNet's files."""
     picture = 18 * rng.normal(size=(HEIGHT, WIDTH, 3))
     for side in (4, 12, 40, 130):
         for channel in range(3):
@@ -50,7 +51,7 @@ def photo(rng: np.random.Generator) -> Image.Image:
 
 
 def make_files(root: Path) -> Path:
-    """A folder of photos in one class, with their pixels kept beside it."""
+    """Make a folder of JPEG files of one class, and cache their pixels."""
     rng = np.random.default_rng(0)
     (root / "train" / "n00000000").mkdir(parents=True)
     names = [f"n00000000/{i}.JPEG" for i in range(FILES)]
@@ -61,7 +62,7 @@ def make_files(root: Path) -> Path:
 
 
 class TwoViews:
-    """torchvision's query and key of a picture."""
+    """Transform an image into a query and a key view with torchvision."""
 
     def __init__(self) -> None:
         self.views = pil_pipeline("strong", SIZE), pil_pipeline("weak", SIZE)
@@ -70,31 +71,32 @@ class TwoViews:
         return tuple(view(picture) for view in self.views)
 
 
-def torchvisions(folder: Path) -> Iterator[Any]:
-    """Endless batches as torchvision's documentation would have one make them."""
+def torchvision_batches(folder: Path) -> Iterator[Any]:
+    """Load endless batches as in torchvision's documentation."""
     dataset = ImageFolder(str(folder), TwoViews())
     dataset.samples *= 1000
     return iter(DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS))
 
 
-def ours(folder: Path, *, kept: bool, device: str) -> Iterator[Any]:
-    """Endless batches as a run has them."""
+def our_batches(folder: Path, *, cached: bool, device: str) -> Iterator[Any]:
+    """Load endless batches as a training run does."""
     keep_freed()
-    opened = open_decoded(pixels_of(folder), "")
+    opened = open_decoded(cache_folder(folder), "")
     assert opened
     names, decoded = opened
     paths = tuple(str(folder / name) for name in names)
-    files = ImageFiles(paths, torch.zeros(FILES).long(), decoded if kept else None)
+    files = ImageFiles(paths, torch.zeros(FILES).long(), decoded if cached else None)
     steps = torch.randint(FILES, (1000, BATCH)).unbind()
-    # A worker's part is the same for both kinds; the other device's is not to be timed at all.
+    # Workers do the same work for strong and weak views. On the meta device use only weak views,
+    # because issuing the color augmentation of strong views would take time even there.
     specs = [ViewSpec("strong" if device == "cpu" else "weak", SIZE), ViewSpec("weak", SIZE)]
     generators = [torch.Generator().manual_seed(i) for i in range(2)]
     pixels = Pixels.of(DATASETS["imagenet"], torch.device(device))
-    return training_batches(files, steps, specs, generators, pixels)
+    return training_batches(files, steps, specs, generators, pixels, repeat(None))
 
 
 def per_image(batches: "partial[Iterator[Any]]") -> Measure:
-    """Seconds per image, times cores, of a fresh loader."""
+    """Make a measure of a fresh loader's core-seconds per image."""
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:WORKERS])
 
@@ -111,7 +113,7 @@ def per_image(batches: "partial[Iterator[Any]]") -> Measure:
 
 
 def per_worker(batches: "partial[Iterator[Any]]") -> Measure:
-    """Megabytes that a worker in the midst of its work shares with no other process (USS)."""
+    """Make a measure of the MB that only one busy worker uses, not shared (USS)."""
 
     def measure() -> float:
         fed = batches()
@@ -125,26 +127,26 @@ def per_worker(batches: "partial[Iterator[Any]]") -> Measure:
 
 
 def megabytes(batches: "partial[Iterator[Any]]") -> float:
-    with Apart() as apart:
-        return apart.start(partial(per_worker, batches))()
+    with SeparateProcesses() as processes:
+        return processes.start(partial(per_worker, batches))()
 
 
 def run() -> Iterator[Ratio]:
-    with tempfile.TemporaryDirectory() as name, Apart() as apart:
+    with tempfile.TemporaryDirectory() as name, SeparateProcesses() as processes:
         folder = make_files(Path(name))
-        peer = partial(torchvisions, folder)
-        theirs, their_memory = apart.start(partial(per_image, peer)), megabytes(peer)
-        for kept, source in ((False, "JPEG"), (True, "kept pixels")):
-            memory = megabytes(partial(ours, folder, kept=kept, device="cpu"))
-            for device, colours in (("cpu", "colours on the CPU"), ("meta", "colours elsewhere")):
-                batches = partial(ours, folder, kept=kept, device=device)
-                with Apart() as beside:
-                    a, b = in_turns(beside.start(partial(per_image, batches)), theirs, ROUNDS)
+        peer = partial(torchvision_batches, folder)
+        theirs, their_memory = processes.start(partial(per_image, peer)), megabytes(peer)
+        for cached, source in ((False, "JPEG"), (True, "cached pixels")):
+            memory = megabytes(partial(our_batches, folder, cached=cached, device="cpu"))
+            for device, color in (("cpu", "color on CPU"), ("meta", "color on GPU, not timed")):
+                batches = partial(our_batches, folder, cached=cached, device=device)
+                with SeparateProcesses() as ours:
+                    a, b = alternate(ours.start(partial(per_image, batches)), theirs, ROUNDS)
                 yield Ratio(
-                    f"ImageNet views from {source}, {colours}; torchvision, {WORKERS} workers",
+                    f"ImageNet views from {source}, {color}; torchvision, {WORKERS} workers",
                     a,
                     b,
                     "≥ 1.5",
-                    note=f"{1 / a:,.0f} against {1 / b:,.0f} images/s a core; "
-                    f"{memory:,.0f} against {their_memory:,.0f} MB of a worker's own",
+                    note=f"{1 / a:,.0f} against {1 / b:,.0f} images/s per core; "
+                    f"{memory:,.0f} against {their_memory:,.0f} MB of unshared memory per worker",
                 )

@@ -1,4 +1,4 @@
-"""k-means of 50,000 unit features of 128 into 500 clusters, against scikit-learn's."""
+"""k-means of 50,000 unit vectors of dimension 128 into 500 clusters, against scikit-learn."""
 
 from collections.abc import Iterator
 
@@ -7,18 +7,18 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from ascl.kmeans import kmeans
-from benchmarks.timing import Ratio, in_turns, timed
+from ascl.eval.clustering import kmeans
+from benchmarks.timing import Ratio, alternate, timed
 
 FEATURES, DIM, CLUSTERS, ITERATIONS = 50_000, 128, 500, 20
 
 
 def run() -> Iterator[Ratio]:
-    # Groups that overlap, as an encoder's do: neither side is done before its last iteration.
+    # The groups overlap, as an encoder's features do, so that neither side converges early.
     g = torch.Generator().manual_seed(0)
-    centres = torch.randn(CLUSTERS, DIM, generator=g) / 2
+    centers = torch.randn(CLUSTERS, DIM, generator=g) / 2
     group = torch.randint(0, CLUSTERS, (FEATURES,), generator=g)
-    features = F.normalize(centres[group] + torch.randn(FEATURES, DIM, generator=g), dim=1)
+    features = F.normalize(centers[group] + torch.randn(FEATURES, DIM, generator=g), dim=1)
     found: dict[str, Tensor] = {}
 
     def ours() -> None:
@@ -31,19 +31,19 @@ def run() -> Iterator[Ratio]:
         found["peer"] = torch.from_numpy(model.fit_predict(features.numpy())).long()
 
     ours(), peer()
-    a, b = in_turns(timed(ours), timed(peer), rounds=3)
+    a, b = alternate(timed(ours), timed(peer), rounds=3)
     inertias = {side: inertia(features, assignment) for side, assignment in found.items()}
     yield Ratio(
         f"k-means 50,000 × 128 into 500, {ITERATIONS} iterations, scikit-learn",
         a,
         b,
         "≥ 2",
-        note=f"inertia {inertias['ours']:.0f}, theirs {inertias['peer']:.0f}",
+        note=f"inertia {inertias['ours']:.0f}, scikit-learn {inertias['peer']:.0f}",
     )
 
 
 def inertia(features: Tensor, assignment: Tensor) -> float:
-    """Σ‖x − mean of its cluster‖²: what scikit-learn minimises."""
+    """Return Σ‖x − mean of its cluster‖², which scikit-learn minimizes."""
     sums = torch.zeros(CLUSTERS, DIM, dtype=torch.float64)
     sums.index_add_(0, assignment, features.double())
     counts = torch.bincount(assignment, minlength=CLUSTERS).clamp(min=1)

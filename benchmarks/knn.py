@@ -1,12 +1,12 @@
-"""Exact kNN of 10,000 queries in 50,000 features of 512, against its matrix product alone."""
+"""Exact kNN of 10,000 queries in a bank of 50,000 features, against its matrix product alone."""
 
 import resource
 from collections.abc import Iterator
 
 import torch
 
-from ascl.evaluate import KNN_CHUNK_BYTES, knn_predict
-from benchmarks.timing import Ratio, in_turns, timed
+from ascl.eval.knn import KNN_CHUNK_BYTES, knn_predict
+from benchmarks.timing import Ratio, alternate, timed
 
 BANK, QUERIES, DIM = 50_000, 10_000, 512
 
@@ -26,12 +26,12 @@ def run() -> Iterator[Ratio]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ours()
     extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    a, b = in_turns(timed(ours), timed(product), rounds=5)
+    a, b = alternate(timed(ours), timed(product), rounds=5)
     yield Ratio(
-        "kNN 50,000 × 10,000 × 512, k 200, over its product",
+        "kNN 50,000 × 10,000 × 512, k 200, over its matrix product",
         a,
         b,
         "≤ 1.3",
         speedup=False,
-        note=f"{extra:.0f} MB more than the product alone at the peak (goal: under 300)",
+        note=f"{extra:.0f} MB more peak memory than the matrix product (goal: under 300)",
     )

@@ -1,9 +1,9 @@
-"""Ray's worker processes as copies of one that has loaded everything.
+"""Fork Ray's worker processes from one process that has preloaded all modules.
 
-Each would otherwise load Ray, Tune, PyTorch and ours anew: seconds of CPU and hundreds of MB, of
-which two hundred on one machine are too many. Ray starts a worker by a command; `launcher` makes
-one that has the first process fork instead. What is forked shares all memory that it does not
-change, and is a worker like any other from then on.
+Otherwise every worker imports Ray, Tune, PyTorch and ascl-sweep, which takes seconds of CPU time
+and hundreds of MB: too much for 200 workers on one machine. Ray starts each worker with a command.
+`launcher` provides a command that makes the preloaded process (the nursery) fork instead. The
+forked process shares all memory that it does not modify, and then acts like any other worker.
 """
 
 import contextlib
@@ -22,35 +22,35 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-WORKER = "setup_worker.py"  # what Ray starts its workers with
-PULSE = 5.0  # seconds between looks whether the one who started us is still there
-Wish = tuple[list[str], dict[str, str], list[int]]  # words, environment, open files
+WORKER = "setup_worker.py"  # the script that Ray starts workers with
+PARENT_CHECK_SECONDS = 5.0  # seconds between checks that the parent process is alive
+ForkRequest = tuple[list[str], dict[str, str], list[int]]  # argv, environment, open files
 LAUNCHER = """#!{python} -SE
 import json, os, socket, sys
-if not any(word.endswith("{worker}") for word in sys.argv):
+if not any(argument.endswith("{worker}") for argument in sys.argv):
     os.execv("{python}", ["{python}", *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as nursery:
-    nursery.connect("{door}")
-    wish = json.dumps([sys.argv, dict(os.environ)]).encode()
-    socket.send_fds(nursery, [len(wish).to_bytes(8, "big")], [0, 1, 2])
-    nursery.sendall(wish)
+    nursery.connect("{address}")
+    request = json.dumps([sys.argv, dict(os.environ)]).encode()
+    socket.send_fds(nursery, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    nursery.sendall(request)
     nursery.recv(1)
 """
 
 
 @contextlib.contextmanager
 def launcher(modules: Sequence[str]) -> Iterator[Path]:
-    """A command to be used as Python by Ray; while it is, `modules` are loaded once for all."""
-    # The name of a socket has little room: not below a long TMPDIR.
+    """Provide a command for Ray to use as Python; import `modules` once for all workers."""
+    # A socket's path is limited to about 100 characters, so do not use TMPDIR, which may be long.
     with tempfile.TemporaryDirectory(prefix="ascl-nursery-", dir="/tmp") as folder:
-        door, command = Path(folder, "door"), Path(folder, "python")
-        command.write_text(LAUNCHER.format(python=sys.executable, worker=WORKER, door=door))
+        address, command = Path(folder, "socket"), Path(folder, "python")
+        command.write_text(LAUNCHER.format(python=sys.executable, worker=WORKER, address=address))
         command.chmod(0o700)
-        words = [sys.executable, "-m", "benchmarks.nursery", str(door), *modules]
-        nursery = subprocess.Popen(words, stdout=subprocess.PIPE)
+        argv = [sys.executable, "-m", "benchmarks.nursery", str(address), *modules]
+        nursery = subprocess.Popen(argv, stdout=subprocess.PIPE)
         assert nursery.stdout
         try:
-            nursery.stdout.readline()  # it says that it is ready
+            nursery.stdout.readline()  # the nursery prints a line when it is ready
             yield command
         finally:
             nursery.kill()
@@ -58,27 +58,27 @@ def launcher(modules: Sequence[str]) -> Iterator[Path]:
 
 
 def main() -> None:
-    door, *modules = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is waited for
-    with socket.socket(socket.AF_UNIX) as wishes:
-        wishes.bind(door)
-        wishes.listen(1000)
-        wishes.settimeout(PULSE)
+    address, *modules = sys.argv[1:]
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # let the kernel reap forked workers
+    with socket.socket(socket.AF_UNIX) as requests:
+        requests.bind(address)
+        requests.listen(1000)
+        requests.settimeout(PARENT_CHECK_SECONDS)
         print("ready", flush=True)
-        child = fork_on_demand(wishes, modules)
+        child = fork_on_demand(requests, modules)
     if child:
         become(*child)
 
 
-def fork_on_demand(wishes: socket.socket, modules: Sequence[str]) -> "Wish | None":
-    """In each process that is forked, what is wished of it; None when nobody is there to wish."""
+def fork_on_demand(requests: socket.socket, modules: Sequence[str]) -> "ForkRequest | None":
+    """Fork for each request; return the request in the fork, and None when the parent has ended."""
     parent, loaded = os.getppid(), False
     while os.getppid() == parent:
-        with contextlib.suppress(TimeoutError), wishes.accept()[0] as wish:
-            size, files, _, _ = socket.recv_fds(wish, 8, 3)
-            with wish.makefile("rb") as text:
+        with contextlib.suppress(TimeoutError), requests.accept()[0] as request:
+            size, files, _, _ = socket.recv_fds(request, 8, 3)
+            with request.makefile("rb") as text:
                 argv, environment = json.loads(text.read(int.from_bytes(size, "big")))
-            if not loaded:  # not before: Ray reads its settings when it is loaded
+            if not loaded:  # needs the first request: Ray reads environment variables on import
                 load(modules, environment)
                 loaded = True
             if os.fork() == 0:
@@ -92,19 +92,20 @@ def load(modules: Sequence[str], environment: dict[str, str]) -> None:
     os.environ.update(environment)
     import ray.actor
 
-    # What Ray draws at random it draws alike in all copies, if it has drawn anything before: and
-    # some modules draw a name for a class. Two workers of one name end each other.
+    # Some modules draw a random id for an actor class on import. That would initialize Ray's random
+    # generator before the fork, so that all forks draw the same worker ids; workers with equal ids
+    # terminate each other.
     name_of = ray.ActorClassID
     ours = SimpleNamespace(from_random=lambda: name_of(os.urandom(name_of.size())))
     with mock.patch.object(ray.actor, "ActorClassID", ours):
         for name in modules:
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # or the first collection of each copy would touch, and so copy, everything
+    gc.freeze()  # otherwise the first collection in each fork would copy all memory pages
 
 
 def become(argv: list[str], environment: dict[str, str], files: Sequence[int]) -> None:
-    """Be the worker that Ray wanted to start."""
+    """Run this process as the worker that Ray requested."""
     from ray._private.workers.setup_worker import parser
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

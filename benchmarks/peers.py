@@ -1,4 +1,4 @@
-"""What we compare with: the usual torchvision PIL pipeline, and lightly's MoCo v2 recipe."""
+"""Peers to compare with: the usual torchvision PIL pipeline, and lightly's MoCo v2 recipe."""
 
 import copy
 import random
@@ -16,16 +16,16 @@ WORKERS = 2
 
 
 class PilBlur:
-    """Gaussian blur as MoCo v2's code does it on PIL images."""
+    """Gaussian blur on PIL images, as in MoCo v2's code."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
 
 
 def pil_pipeline(kind: str, size: int, strength: float = 0.8) -> Callable[[Image.Image], Tensor]:
-    """The same operations as `ascl.views`, one image at a time."""
+    """Build a pipeline with the operations of `ascl.augment.views`, one image at a time."""
     s = strength
-    colour = [
+    color = [
         T.RandomApply([T.ColorJitter(0.8 * s, 0.8 * s, 0.8 * s, 0.2 * s)], p=0.8),
         T.RandomGrayscale(0.2),
         T.RandomApply([PilBlur()], p=0.5),
@@ -34,7 +34,7 @@ def pil_pipeline(kind: str, size: int, strength: float = 0.8) -> Callable[[Image
         [
             T.RandomResizedCrop(size, scale=(0.2, 1.0)),
             T.RandomHorizontalFlip(),
-            *{"weak": [], "strong": colour, "stronger": [T.RandAugment(5, 10)]}[kind],
+            *{"weak": [], "strong": color, "stronger": [T.RandAugment(5, 10)]}[kind],
             T.ToTensor(),
             T.Normalize(MEAN, STD),
         ]
@@ -43,7 +43,7 @@ def pil_pipeline(kind: str, size: int, strength: float = 0.8) -> Callable[[Image
 
 
 class PilViews(Dataset[Any]):
-    """Images as PIL, with a query and a key view, endless."""
+    """Endless dataset of query and key views of PIL images."""
 
     def __init__(self, images: list[Image.Image], transform: Any = None) -> None:
         self.images, self.transform = images, transform
@@ -60,13 +60,13 @@ class PilViews(Dataset[Any]):
 
 
 def loader_batches(dataset: PilViews, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Batches from a DataLoader with two workers; closing the iterator ends them."""
+    """Load batches with a DataLoader; closing the iterator ends its workers."""
     loader = DataLoader(dataset, batch_size, num_workers=WORKERS, drop_last=True)
     yield from map(tuple, loader)
 
 
 class LightlyMoCo:
-    """lightly's MoCo v2 as its documentation sets it up, around any backbone."""
+    """MoCo v2 as in lightly's documentation, with any backbone."""
 
     def __init__(self, backbone: nn.Module, feature_dim: int) -> None:
         from lightly.loss import NTXentLoss
@@ -81,7 +81,7 @@ class LightlyMoCo:
         deactivate_requires_grad(self.head_momentum)
         self.criterion = NTXentLoss(temperature=0.1, memory_bank_size=(4096, 128))
         parameters = [*self.backbone.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.SGD(parameters, lr=0.06, momentum=0.9, weight_decay=1e-4)
+        self.optimizer = torch.optim.SGD(parameters, lr=0.06, momentum=0.9, weight_decay=1e-4)
 
     def step(self, query: Tensor, key: Tensor) -> None:
         from lightly.models.utils import batch_shuffle, batch_unshuffle, update_momentum
@@ -95,8 +95,8 @@ class LightlyMoCo:
             k = batch_unshuffle(k, order)
         loss = self.criterion(q, k.detach())
         loss.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 def lightly_transform() -> Any:

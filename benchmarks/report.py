@@ -1,7 +1,7 @@
-"""A report on 10,000 runs × 200 epochs, and on 500 runs against Ray's ExperimentAnalysis.
+"""A report on 10,000 runs × 200 epochs, and one on 500 runs against Ray's ExperimentAnalysis.
 
-Ray's side reads what Tune itself would have left: a `result.json` per trial. It is spared its state
-file (its trials are handed over ready-made) and both sides their imports.
+Ray's side reads the files that Tune writes: a `result.json` per trial. The times exclude imports
+on both sides. Ray does not read an experiment state file: it receives the trials as objects.
 """
 
 import json
@@ -12,16 +12,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ascl_sweep.ledger import Ledger, compact
-from benchmarks.ledger import EPOCHS, RUNS, make_store
-from benchmarks.timing import Ratio, in_turns, timed
+from ascl_sweep.store.store import Store, compact
+from benchmarks.store import EPOCHS, RUNS, make_store
+from benchmarks.timing import Ratio, alternate, timed
 
-FEW = 500
+SMALL = 500  # runs
 
 
-def command(store: Path, *words: str) -> float:
-    """Seconds of a whole call of `ascl-sweep report`, from the shell's point of view."""
-    line = [sys.executable, "-m", "ascl_sweep", "report", "--store", str(store), *words]
+def report_command(store: Path, *options: str) -> float:
+    """Return the wall-clock seconds of an `ascl-sweep report` command."""
+    line = [sys.executable, "-m", "ascl_sweep", "report", "--store", str(store), *options]
     return timed(lambda: subprocess.run(line, check=True, stdout=subprocess.DEVNULL))()
 
 
@@ -30,49 +30,51 @@ def run() -> Iterator[Ratio]:
         folder = Path(name)
         store = folder / "large"
         make_store(store, RUNS, EPOCHS)
-        compact(Ledger(store))
+        compact(Store(store))
         page = folder / "page.html"
-        opened = timed(lambda: subprocess.run([sys.executable, "-c", "import pyarrow"], check=True))
-        for words, goal in (
+        start_python = [sys.executable, "-c", "import pyarrow"]
+        python_start = timed(lambda: subprocess.run(start_python, check=True))
+        for options, goal in (
             (("--format", "md"), "under 3 s"),
             (("--out", str(page)), "under 10 s, 20 MB"),
         ):
-            ours, start = in_turns(lambda words=words: command(store, *words), opened, rounds=3)
+            ours, start = alternate(
+                lambda options=options: report_command(store, *options), python_start, rounds=3
+            )
             size = f"{page.stat().st_size / 1e6:.1f} MB" if page.exists() else ""
-            kind = words[-1].rpartition("/")[2]
-            what = f"report of {RUNS:,} × {EPOCHS}, {kind}, over Python's start"
+            kind = options[-1].rpartition("/")[2]
+            what = f"report of {RUNS:,} × {EPOCHS}, {kind}, over starting Python with pyarrow"
             yield Ratio(what, ours, start, goal, speedup=False, note=size)
         yield _against_ray(folder)
 
 
 def _against_ray(folder: Path) -> Ratio:
-    from ascl_sweep.report.render import markdown
-    from ascl_sweep.report.report import report_of
+    from ascl_sweep.report.report import build_report
 
     store = folder / "small"
-    make_store(store, FEW, EPOCHS)
+    make_store(store, SMALL, EPOCHS)
     experiment = folder / "tune" / "bench"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from ray.tune import ExperimentAnalysis
 
-    trials = list(_as_tune_would(store, experiment))
-    a, b = in_turns(
-        timed(lambda: markdown(report_of(Ledger(store)))),
+    trials = list(_write_tune_results(store, experiment))
+    a, b = alternate(
+        timed(lambda: build_report(Store(store)).to_markdown()),
         timed(lambda: ExperimentAnalysis(experiment / "state.json", trials=trials).dataframe()),
         rounds=3,
     )
-    what = f"report of {FEW} × {EPOCHS} as Markdown against ray.tune.ExperimentAnalysis"
+    what = f"report of {SMALL} × {EPOCHS} as Markdown, ray.tune.ExperimentAnalysis"
     return Ratio(what, a, b, "≥ 20")
 
 
-def _as_tune_would(store: Path, experiment: Path) -> Iterator[object]:
-    """Write the store's runs as Tune's results, a line of JSON per epoch, and its trials."""
+def _write_tune_results(store: Path, experiment: Path) -> Iterator[object]:
+    """Write the store's runs as Tune's result files, one JSON line per epoch; yield the trials."""
     from ray.train._internal.storage import StorageContext
     from ray.tune.experiment import Trial
 
-    ledger = Ledger(store)
-    epochs = ledger.epochs()
-    for run_id, row in ledger.runs().items():
+    store = Store(store)
+    epochs = store.epochs()
+    for run_id, row in store.runs().items():
         storage = StorageContext(
             storage_path=str(experiment.parent),
             experiment_dir_name=experiment.name,
@@ -80,12 +82,12 @@ def _as_tune_would(store: Path, experiment: Path) -> Iterator[object]:
         )
         trial = Trial("bench", stub=True, config=dict(row.config), trial_id=run_id, storage=storage)
         lines = [
-            {**epoch, "training_iteration": epoch["epoch"], "trial_id": run_id, "done": False}
+            {**vars(epoch), "training_iteration": epoch.epoch, "trial_id": run_id, "done": False}
             for epoch in epochs[run_id]
         ]
         trial.run_metadata.last_result = lines[-1]
-        place = experiment / run_id
-        place.mkdir(parents=True)
-        (place / "result.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (place / "params.json").write_text(json.dumps(dict(row.config)))
+        trial_path = experiment / run_id
+        trial_path.mkdir(parents=True)
+        (trial_path / "result.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (trial_path / "params.json").write_text(json.dumps(dict(row.config)))
         yield trial

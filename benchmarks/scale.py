@@ -1,10 +1,10 @@
-"""What the paper's sweeps take of GPUs: prints the tables of docs/scale.md, as Markdown.
+"""Print the tables of docs/scale.md: GPU time and memory of the paper's sweeps, as Markdown.
 
-    python -m benchmarks.scale [LEDGER]
+    python -m benchmarks.scale [STORE]
 
-Counts (`counting.py`) are exact and the same on any device; times are a model (`gpu_model.py`). A
-ledger of runs on this CPU, if given, is compared with what the counts say of its methods. Nothing
-here is timed, and it takes about four minutes on one core.
+Counts (`counting.py`) are exact and hold on any device; times are modeled (`gpu_model.py`). Given a
+store with runs on a CPU, compare their relative training times with the counted FLOPs. This command
+measures no times itself, and takes about four minutes on one core.
 """
 
 import json
@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ascl.config import RunConfig, Tree
-from ascl_sweep.agenda import Agenda
-from ascl_sweep.ledger import Ledger, RunRow
-from ascl_sweep.plan import planned_runs
-from ascl_sweep.space import nested
-from ascl_sweep.spec import SweepSpec, load_spec
+from ascl.config import RunConfig, Tree, nested
+from ascl_sweep.contracts import RunRow
+from ascl_sweep.search.study import Study
+from ascl_sweep.spec.sweep import SweepSpec, load_sweep
+from ascl_sweep.store.store import Store
 from benchmarks.counting import SIZES, Step, size_of
 from benchmarks.gpu_model import (
     ASHA_SPENDS,
@@ -27,8 +26,9 @@ from benchmarks.gpu_model import (
     LOAD_SECONDS_KEPT,
     SYSTEMS,
     Machine,
-    counted,
-    counted_forward,
+    bytes_sent,
+    cached_forward,
+    cached_step,
     device_bytes,
     evaluation,
     feature_dim,
@@ -39,11 +39,10 @@ from benchmarks.gpu_model import (
     pictures,
     seconds_per_step,
     seconds_to_send,
-    sent,
 )
 
 # lightly's CIFAR-10 benchmark at batch 512 (docs/source/getting_started/benchmarks.rst at 0243660):
-# minutes for 200 epochs with kNN after each, and GB, of a GPU that is not named there.
+# minutes for 200 epochs with kNN after each epoch, and GB, on a GPU that lightly does not name.
 LIGHTLY: Mapping[str, tuple[Tree, float, float]] = {
     "SimCLR": (SYSTEMS["SimCLR"], 87.1, 4.9),
     "SimSiam": (SYSTEMS["SimSiam"], 87.8, 5.0),
@@ -52,11 +51,11 @@ LIGHTLY: Mapping[str, tuple[Tree, float, float]] = {
     "BYOL": (SYSTEMS["BYOL"], 108.3, 5.6),
     "MoCo, symmetric": ({"name": "moco", "symmetric": True}, 112.2, 5.6),
 }
-MANY = (1, 2, 4, 8, 16, 32)  # GPUs
-SETTINGS = (("cifar10", 1), ("tiny_imagenet", 1), ("imagenet", 8))  # and on how many
+GPU_COUNTS = (1, 2, 4, 8, 16, 32)
+SETTINGS = (("cifar10", 1), ("tiny_imagenet", 1), ("imagenet", 8))  # dataset, number of GPUs
 Kind = tuple[str, int]
 """Precision and micro-batches."""
-MOCO_HOURS = 53  # of 8 V100 for 200 epochs on ImageNet: facebookresearch/moco, README at 5670021
+MOCO_HOURS = 53  # on 8 V100, for 200 epochs on ImageNet: facebookresearch/moco, README at 5670021
 
 
 def table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -75,23 +74,26 @@ def mb(size: float) -> str:
 
 
 def counts() -> Iterator[str]:
-    """Of one image in each setting: FLOPs, and what is saved for the backward pass; of a GPU of 8
-    on ImageNet: what it holds and what it sends."""
+    """Tabulate the counts of a step.
+
+    FLOPs and bytes saved for the backward pass are per image, for each setting. Memory held and
+    bytes sent are per GPU, on ImageNet with 8 GPUs.
+    """
 
     def row(system: str) -> Iterator[str]:
         yield system
-        steps = [counted(paper(system, data), n) for data, n in SETTINGS]
+        steps = [cached_step(paper(system, data), n) for data, n in SETTINGS]
         yield " / ".join(f"{step.flops / step.images / 1e9:.2f}" for step in steps)
         for precision in ("fp32", "bf16"):
             runtime = {"precision": precision}
-            steps = [counted(paper(system, data, runtime=runtime), n) for data, n in SETTINGS]
+            steps = [cached_step(paper(system, data, runtime=runtime), n) for data, n in SETTINGS]
             yield " / ".join(f"{step.saved / step.images / 1e6:.1f}" for step in steps)
         step = steps[-1]
         yield from (mb(step.weights), mb(step.copy), mb(step.bank))
         gradients = replace(step, gathered=0, exchanged=0, reduced=step.weights)
         images = replace(step, gathered=0, reduced=0)
-        features = sent(step, 8) - sent(gradients, 8) - sent(images, 8)
-        yield from map(mb, (sent(gradients, 8), features, sent(images, 8)))
+        features = bytes_sent(step, 8) - bytes_sent(gradients, 8) - bytes_sent(images, 8)
+        yield from map(mb, (bytes_sent(gradients, 8), features, bytes_sent(images, 8)))
 
     titles = ["system", "GFLOP", "MB saved, fp32", "MB saved, bf16", "weights", "copy", "bank"]
     titles += ["sends gradients", "features", "images"]
@@ -99,14 +101,14 @@ def counts() -> Iterator[str]:
 
 
 def one_run(both: Sequence[Machine]) -> Iterator[str]:
-    """GB of one GPU at the peak of a step, and device-hours of a run."""
+    """Tabulate the peak memory of one GPU in GB, and the device-hours of a run."""
 
     def size(system: str, data: str, workers: int, splits: int, kinds: Sequence[Kind]) -> str:
         sizes = []
         for precision, parts in kinds:
             runtime = {"precision": precision, "micro_batches": parts}
             config = paper(system, data, encoder={"bn_splits": splits}, runtime=runtime)
-            step = counted(config, workers)
+            step = cached_step(config, workers)
             sizes.append(gb(device_bytes(step, workers, pictures(config))))
         return " / ".join(sizes)
 
@@ -125,20 +127,20 @@ def one_run(both: Sequence[Machine]) -> Iterator[str]:
     titles += ["hours, CIFAR", "STL-10", "Tiny ImageNet", "ImageNet"]
     yield from table(titles, map(row, SYSTEMS))
     knn = [
-        gb(knn_bytes(size_of(config).labelled, size_of(config).test, feature_dim(config), workers))
+        gb(knn_bytes(size_of(config).labeled, size_of(config).test, feature_dim(config), workers))
         for config, workers in ((paper("ASCL", data), n) for data, n in SETTINGS)
     ]
-    yield f"\nGB at the peak of an online kNN: {' / '.join(knn)}."
+    yield f"\nPeak memory of online kNN, GB: {' / '.join(knn)}."
 
 
 def on_n_gpus(machine: Machine) -> Iterator[str]:
-    """ASCL on more and more GPUs, a run being split over all of them."""
+    """Tabulate one ASCL run split over an increasing number of GPUs."""
 
     def row(data: str, workers: int, bf16: bool) -> Iterator[str]:
         precision = "bf16" if bf16 else "fp32"
         splits = {"bn_splits": max(8, workers)}
         config = paper("ASCL", data, encoder=splits, runtime={"precision": precision})
-        step, took = counted(config, workers), hours(config, workers, machine)
+        step, took = cached_step(config, workers), hours(config, workers, machine)
         yield from (data, precision, str(workers), str(step.images))
         yield f"{1000 * step.flops / machine.rate(precision):.0f}"
         yield f"{1000 * step.calls * machine.call:.0f}"
@@ -147,32 +149,32 @@ def on_n_gpus(machine: Machine) -> Iterator[str]:
 
     settings = [("cifar10", n, False) for n in (1, 2, 4, 8)] + [("cifar10", 1, True)]
     settings += [("tiny_imagenet", n, False) for n in (1, 8)]
-    settings += [("imagenet", n, True) for n in MANY]
+    settings += [("imagenet", n, True) for n in GPU_COUNTS]
     titles = ["data", "precision", "GPUs", "images each", "ms computing", "ms issuing"]
     titles += ["ms sending", "hours training", "hours evaluating", "device-hours"]
     yield from table(titles, (row(*setting) for setting in settings))
 
 
 def runs_of(spec: SweepSpec) -> tuple[dict[str, RunConfig], float]:
-    """The runs that a sweep lists, and how many of its base a search comes to beside them."""
-    listed = {task.run_id: task.config for task in Agenda(spec, {}, {}).wanted()}
-    later = planned_runs(spec) - len(listed)
+    """Return the runs that a sweep lists, and the cost of its search in runs of its base config."""
+    listed = {task.run_id: task.config for task in Study(spec, {}, {}).wanted()}
+    later = spec.planned_runs - len(listed)
     tried = min(later, spec.budget.trials or 0)
     return listed, later - tried + ASHA_SPENDS * tried
 
 
 def sweeps(both: Sequence[Machine], files: Sequence[Path]) -> Iterator[str]:
-    """Device-hours of the sweep files, and of all together with each run once."""
+    """Tabulate the device-hours of each sweep file, and of all files, each run once."""
     seen: dict[str, list[float]] = {}
     everything = [0.0 for _ in both]
     rows: list[list[str]] = []
-    most = 1  # GPUs that a run wants
+    max_workers = 1
     for file in files:
-        spec = load_spec(file)
+        spec = load_sweep(file)
         workers = spec.resources.workers
-        most = max(most, workers)
+        max_workers = max(max_workers, workers)
         listed, later = runs_of(spec)
-        base = spec.config({}, seed=spec.seeds[0]) if later else None
+        base = spec.config({}, seed=spec.seed_list[0]) if later else None
         rest = [later * workers * hours(base, workers, m).total if base else 0.0 for m in both]
         costs = {
             run: seen.get(run) or [workers * hours(config, workers, m).total for m in both]
@@ -183,42 +185,42 @@ def sweeps(both: Sequence[Machine], files: Sequence[Path]) -> Iterator[str]:
         added = [sum(costs[run][i] for run in new) + rest[i] for i in range(len(both))]
         everything = [a + b for a, b in zip(everything, added, strict=True)]
         seen |= costs
-        runs = planned_runs(spec)
+        runs = spec.planned_runs
         rows.append(
             [spec.name, f"{runs}", f"{runs - len(listed) + len(new)}"]
             + [f"{alone[i]:,.0f}" for i in range(len(both))]
             + [f"{added[0]:,.0f}"]
-            + ["–" if n < workers else f"{alone[0] / n / 24:.1f}" for n in MANY]
+            + ["–" if n < workers else f"{alone[0] / n / 24:.1f}" for n in GPU_COUNTS]
         )
     total = f"{sum(int(r[1]) for r in rows)}", f"{sum(int(r[2]) for r in rows)}"
     last = [f"{x:,.0f}" for x in everything]
-    days = ["–" if n < most else f"{everything[0] / n / 24:.1f}" for n in MANY]
+    days = ["–" if n < max_workers else f"{everything[0] / n / 24:.1f}" for n in GPU_COUNTS]
     rows.append(["each run once", *total, *last, last[0], *days])
     titles = ["file", "runs", "not in files above", *(f"{m.name}-hours" for m in both)]
-    titles += [f"new {both[0].name}-hours", *(f"days on {n}" for n in MANY)]
+    titles += [f"new {both[0].name}-hours", *(f"days on {n}" for n in GPU_COUNTS)]
     yield from table(titles, rows)
 
 
 def loaders(machine: Machine) -> Iterator[str]:
-    """Cores that keep a GPU of 8 fed on ImageNet."""
+    """Tabulate the cores needed to feed each of 8 GPUs on ImageNet."""
 
     def row(system: str) -> Iterator[str]:
-        step = counted(paper(system, "imagenet"), 8)
+        step = cached_step(paper(system, "imagenet"), 8)
         speed = step.images / seconds_per_step(step, 8, machine, precision="bf16")
         yield from (system, f"{speed:,.0f}")
         yield from (f"{speed * each:.1f}" for each in (LOAD_SECONDS, LOAD_SECONDS_KEPT))
 
-    titles = ["system", "images/s", "cores, JPEG", "cores, kept pixels"]
+    titles = ["system", "images/s", "cores, JPEG", "cores, cached pixels"]
     systems = ("supervised", "ASCL", "SimCLR", "BYOL")
     yield from table(titles, (row(system) for system in systems))
 
 
 def against_published(both: Sequence[Machine]) -> Iterator[str]:
-    """What the counts say of others' measured runs: times relative to SimCLR's, and memory."""
+    """Compare the counts with published runs: times relative to SimCLR, and memory."""
 
     def predicted(method: Tree) -> tuple[float, float]:
         config = RunConfig.of({"batch_size": 512, "method": method, "eval": {"probe": "none"}})
-        step, rest = counted(config, 1), evaluation(config, counted_forward(config))
+        step, rest = cached_step(config, 1), evaluation(config, cached_forward(config))
         steps = config.epochs * (SIZES["cifar10"].train // config.batch_size)
         return steps * step.flops + rest.flops, device_bytes(step, 1, 0)
 
@@ -231,7 +233,7 @@ def against_published(both: Sequence[Machine]) -> Iterator[str]:
         yield from (name, f"{minutes:.0f}", f"{minutes / measured:.2f}", f"{flops / first:.2f}")
         yield from (f"{flops / (60 * minutes) / 1e12:.1f}", f"{memory:.1f}", gb(size))
 
-    titles = ["lightly's run", "minutes", "× SimCLR's", "× SimCLR's, counted", "TFLOP/s"]
+    titles = ["lightly's run", "minutes", "ratio to SimCLR", "ratio, counted", "TFLOP/s"]
     yield from table([*titles, "GB", "GB, counted"], map(row, LIGHTLY))
     v100 = next(machine for machine in both if machine.name == "V100")
     config = paper("MoCo", "imagenet", runtime={"precision": "fp32"})
@@ -239,13 +241,13 @@ def against_published(both: Sequence[Machine]) -> Iterator[str]:
     yield f"\nMoCo's 200 epochs on 8 V100: {MOCO_HOURS} hours published, {ours:.0f} in the model."
 
 
-def against_ledger(rows: Iterable[RunRow]) -> Iterator[str]:
-    """Times of finished runs relative to MoCo's with the same seed, and what the counts say."""
+def against_store(rows: Iterable[RunRow]) -> Iterator[str]:
+    """Compare times of finished runs, relative to MoCo with the same seed, with counted FLOPs."""
     seconds: dict[str, dict[int, float]] = {}
     steps: dict[str, Step] = {}
     for run in rows:
         if run.state == "done" and run.images_per_second:
-            # A list is in the ledger as its JSON text.
+            # The store keeps lists as JSON text.
             values = {
                 key: json.loads(value) if isinstance(value, str) and value[:1] == "[" else value
                 for key, value in run.config.items()
@@ -254,34 +256,34 @@ def against_ledger(rows: Iterable[RunRow]) -> Iterator[str]:
             kind = getattr(config.method, "relabel", "none")
             name = config.method.name + ("" if kind == "none" else f" {kind}")
             seconds.setdefault(name, {})[config.seed] = 1 / run.images_per_second
-            steps.setdefault(name, counted(config, 1))
+            steps.setdefault(name, cached_step(config, 1))
     if "moco" not in steps:
         raise ValueError(
-            f"a ledger is compared by MoCo's finished runs, got {sorted(steps)}; "
-            "take one of compare_methods.yaml"
+            f"the store must contain finished MoCo runs (it has {sorted(steps)}); "
+            "use a store of compare_methods.yaml"
         )
     base = steps["moco"]
 
-    off: list[float] = []
+    errors: list[float] = []
 
     def row(name: str) -> Iterator[str]:
         mine, moco = seconds[name], seconds["moco"]
         ratios = [mine[seed] / moco[seed] for seed in mine.keys() & moco.keys()]
         work, measured = steps[name].flops / base.flops, median(ratios)
-        off.append(work / measured - 1)
+        errors.append(work / measured - 1)
         yield from (name, str(len(ratios)), f"{min(ratios):.2f}–{max(ratios):.2f}")
-        yield from (f"{measured:.2f}", f"{work:.2f}", f"{off[-1]:+.0%}")
+        yield from (f"{measured:.2f}", f"{work:.2f}", f"{errors[-1]:+.0%}")
 
-    titles = ["run here", "seeds", "× MoCo's time", "median", "× MoCo's FLOPs", "off by"]
+    titles = ["system", "seeds", "time ratio to MoCo", "median", "FLOP ratio to MoCo", "error"]
     yield from table(titles, (row(name) for name in seconds if name != "moco"))
-    middle = median(map(abs, off))
-    yield f"\nOff by {min(off):+.0%} to {max(off):+.0%}, half of them within {middle:.0%}."
+    half = median(map(abs, errors))
+    yield f"\nErrors {min(errors):+.0%} to {max(errors):+.0%}; half are within {half:.0%}."
 
 
 def main() -> None:
     both = machines()
     files = sorted(Path("search_spaces").glob("*.yaml"))
-    files = [file for file in files if file.stem != "quickstart"]  # for a CPU
+    files = [file for file in files if file.stem != "quickstart"]  # made for a CPU
     print(f"One GPU sustains, in TFLOP/s (fp32, half): {_rates(both)}\n")
     sections: dict[str, Iterator[str]] = {
         "Counts": counts(),
@@ -289,10 +291,10 @@ def main() -> None:
         "ASCL on N A100": on_n_gpus(both[0]),
         "Sweeps": sweeps(both, files),
         "Loaders": loaders(both[0]),
-        "Others' timings": against_published(both),
+        "Published timings": against_published(both),
     }
     if len(sys.argv) > 1:
-        sections["A ledger"] = against_ledger(Ledger(sys.argv[1]).runs().values())
+        sections["Runs of the given store"] = against_store(Store(sys.argv[1]).runs().values())
     for title, lines in sections.items():
         print(f"## {title}\n", flush=True)
         for line in lines:

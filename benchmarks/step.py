@@ -1,10 +1,10 @@
-"""The whole training step (views, both encoders, loss, EMA) against PIL-fed peers, and ASCL's own.
+"""The training step (views, both encoders, loss, EMA) against peers fed by PIL; ASCL's overhead.
 
-All sides have the same network and batch, and each runs in a process of its own. The PIL side is
-our method with everything but the views, once as PyTorch comes (its default memory layout, freed
-memory handed back) and once as we run it (channels last, freed memory kept): the second row shows
-what the views alone bring. lightly's is its MoCo v2 recipe with its own transform. A peer's workers
-are ended before the other side runs, and the batches they had ready are not counted.
+All sides use the same network and batch size, and each runs in a separate process. The PIL peer is
+our method with PIL views: once with PyTorch's defaults (contiguous layout, freed memory returned to
+the system) and once with ours (channels last, freed memory kept). The second row therefore isolates
+the effect of the views. lightly's peer is its MoCo v2 recipe with its own transform. The workers of
+a peer end before the other side runs, and batches that they prefetched are not timed.
 """
 
 import time
@@ -15,18 +15,20 @@ import torch
 from PIL import Image
 from torchvision.transforms.functional import to_pil_image
 
-from ascl.config import EncoderConfig, RunConfig
-from ascl.encoders import ResNet
+from ascl.config import RunConfig
+from ascl.distributed import plan_shuffle
 from ascl.losses import bank_logits, info_nce, unit
 from ascl.memory import keep_freed
-from ascl.methods import Batch
+from ascl.methods.base import Batch
+from ascl.models.resnet import ResNet
 from ascl.relabel import Relabel, label_diagnostics, relabel
+from ascl.sections import EncoderConfig
 from ascl.train import DIAGNOSE_EVERY, Run, build, train
 from benchmarks.peers import WORKERS, LightlyMoCo, PilViews, lightly_transform, loader_batches
-from benchmarks.timing import Apart, Measure, Ratio, in_turns, timed
+from benchmarks.timing import Measure, Ratio, SeparateProcesses, alternate, timed
 
 QUEUE = 4096
-SKIP = 2 * WORKERS + 2  # batches that a loader may have had ready, and a warm-up
+SKIP = 2 * WORKERS + 2  # prefetched batches and a warm-up
 
 
 def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bool = True) -> Run:
@@ -46,9 +48,10 @@ def a_run(width: int, batch: int, relabel: str, steps: int, *, channels_last: bo
 
 
 def per_step(run: Run) -> Measure:
-    """Seconds per step of one epoch of the run, as it really trains, its first step left out.
+    """Make a measure of the seconds per step in one epoch of real training, without the first step.
 
-    An epoch has at least as many images as the bank: some 16 steps at batch 256."""
+    An epoch has at least as many images as the bank: 16 steps at batch 256.
+    """
     marks: list[float] = []
 
     def mark(phase: str, step: int, steps: int) -> None:
@@ -66,7 +69,7 @@ def per_step(run: Run) -> Measure:
 
 
 def fed(dataset: PilViews, batch: int, steps: int, step: Callable[..., None]) -> Measure:
-    """Seconds per step of a function fed by a fresh loader."""
+    """Make a measure of the seconds per step of a function fed by a fresh loader."""
 
     def measure() -> float:
         batches = loader_batches(dataset, batch)
@@ -85,27 +88,27 @@ def fed(dataset: PilViews, batch: int, steps: int, step: Callable[..., None]) ->
 
 
 def method_step(run: Run) -> Callable[..., None]:
-    """A step of our own method on views that come from elsewhere."""
+    """Return a function that takes a step of our method on given views."""
     channels_last = run.config.runtime.channels_last
     layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def step(query: torch.Tensor, key: torch.Tensor) -> None:
         views = tuple(v.contiguous(memory_format=layout) for v in (query, key))
         labels = torch.zeros(len(query), dtype=torch.long)
-        run.optimiser.zero_grad(set_to_none=True)
+        run.optimizer.zero_grad(set_to_none=True)
         order = torch.randperm(len(query))
         batch = Batch(
             views,
             labels,
             indices=order,
-            shuffle=order,
+            shuffle=plan_shuffle(order, 0, 1),
             diagnose=False,
             progress=0.0,
-            generator=torch.default_generator,
+            draws=(),
         )
         output = run.model(batch)
         output.loss.backward()
-        run.optimiser.step()
+        run.optimizer.step()
         run.method.after_backward(output)
 
     run.model.train()
@@ -121,14 +124,14 @@ def pictures_of(run: Run) -> list[Image.Image]:
     return [to_pil_image(x) for x in run.data.train.images]  # type: ignore[union-attr]
 
 
-def fed_by_pil(width: int, batch: int, steps: int, *, as_we: bool) -> Measure:
-    if as_we:
+def fed_by_pil(width: int, batch: int, steps: int, *, our_settings: bool) -> Measure:
+    if our_settings:
         keep_freed()
-    run = a_run(width, batch, "none", 2, channels_last=as_we)
+    run = a_run(width, batch, "none", 2, channels_last=our_settings)
     return fed(PilViews(pictures_of(run)), batch, steps, method_step(run))
 
 
-def lightlys(width: int, batch: int, steps: int) -> Measure:
+def lightly_moco(width: int, batch: int, steps: int) -> Measure:
     pictures = pictures_of(a_run(width, batch, "none", 2))
     backbone = ResNet(EncoderConfig(width=width, bn_splits=1))
     recipe = LightlyMoCo(backbone, backbone.feature_dim)
@@ -136,7 +139,7 @@ def lightlys(width: int, batch: int, steps: int) -> Measure:
 
 
 def loss_alone(kind: Relabel) -> Measure:
-    """The loss and its gradient on ready features: batch 256, bank 4096."""
+    """Make a measure of the loss and its gradient on given features: batch 256, bank 4096."""
     generator = torch.Generator().manual_seed(0)
     query, key, bank = (unit(torch.randn(n, 128, generator=generator)) for n in (256, 256, QUEUE))
 
@@ -156,47 +159,47 @@ def run() -> Iterator[Ratio]:
         name = f"step, {width}-wide ResNet-18, batch {batch}"
         fed_model = f"{name}: same model fed by PIL, {WORKERS} workers"
         peers = {
-            f"{fed_model}, as PyTorch comes": (partial(fed_by_pil, as_we=False), goal),
-            f"{fed_model}, in our layout and memory": (partial(fed_by_pil, as_we=True), "–"),
-            f"{name}: lightly's MoCo v2, {WORKERS} workers": (lightlys, goal),
+            f"{fed_model}, PyTorch's defaults": (partial(fed_by_pil, our_settings=False), goal),
+            f"{fed_model}, our layout and memory": (partial(fed_by_pil, our_settings=True), "–"),
+            f"{name}: lightly's MoCo v2, {WORKERS} workers": (lightly_moco, goal),
         }
-        with Apart() as apart:
-            own = apart.start(partial(ours, width, batch, "none", steps))
-            for what, (peer, wanted) in peers.items():
-                with Apart() as beside:
-                    other = beside.start(partial(peer, width, batch, steps))
-                    a, b = in_turns(own, other, rounds=rounds)
-                yield Ratio(what, a, b, wanted)
+        with SeparateProcesses() as processes:
+            own = processes.start(partial(ours, width, batch, "none", steps))
+            for what, (peer, peer_goal) in peers.items():
+                with SeparateProcesses() as peer_processes:
+                    other = peer_processes.start(partial(peer, width, batch, steps))
+                    a, b = alternate(own, other, rounds=rounds)
+                yield Ratio(what, a, b, peer_goal)
 
-    # They differ by about as little as two runs of the same: short turns, many of them.
+    # The difference is about as small as measurement noise, so alternate often and briefly.
     moco, ascl = (ours(16, 256, kind, 6) for kind in ("none", "ascl"))
     moco(), ascl()
-    b, a = in_turns(moco, ascl, rounds=15)
+    b, a = alternate(moco, ascl, rounds=15)
     yield Ratio("ASCL step over MoCo step, 16-wide, batch 256", a, b, "≤ 1.03", speedup=False)
 
-    with_labels, plain = in_turns(loss_alone("ascl"), loss_alone("none"), rounds=15)
+    with_labels, plain = alternate(loss_alone("ascl"), loss_alone("none"), rounds=15)
     yield Ratio(
-        "the same, from what relabelling adds to the loss alone",
+        "the same, estimated from the time that relabeling adds to the loss",
         b + with_labels - plain,
         b,
         "≤ 1.03",
         speedup=False,
-        note=f"{1000 * (with_labels - plain):.1f} ms a step",
+        note=f"{1000 * (with_labels - plain):.1f} ms per step",
     )
 
     similarity = torch.randn(256, 4096) / 10
     labels = relabel(similarity, "ascl", num_neighbours=1, temperature=0.05)
     classes = torch.randint(0, 10, (256,)), torch.randint(0, 10, (4096,))
-    look = timed(
+    diagnose = timed(
         lambda: label_diagnostics(similarity, labels, *classes, kind="ascl", temperature=0.05), 5
     )
-    look()
-    cost, step = in_turns(look, ascl, rounds=3)
+    diagnose()
+    cost, step = alternate(diagnose, ascl, rounds=3)
     yield Ratio(
         "step with diagnostics over step without",
         step + cost / DIAGNOSE_EVERY,
         step,
         "≤ 1.01",
         speedup=False,
-        note=f"{1000 * cost:.1f} ms each {DIAGNOSE_EVERY} steps",
+        note=f"{1000 * cost:.1f} ms every {DIAGNOSE_EVERY} steps",
     )

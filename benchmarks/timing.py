@@ -1,4 +1,4 @@
-"""Time two things in turns and compare them."""
+"""Time two functions alternately and compare them."""
 
 import multiprocessing
 import time
@@ -9,18 +9,18 @@ from multiprocessing.connection import Connection
 from statistics import median
 
 Measure = Callable[[], float]
-"""Does something and returns the seconds that count of it."""
+"""Function that does the work and returns the seconds of the part that counts."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One line of the report: how much longer the peer takes than we do, or we than a floor."""
+    """One row of the table: our time against a peer's, or against a lower bound."""
 
     what: str
     ours: float  # seconds
     peer: float
     goal: str
-    speedup: bool = True  # the ratio is peer / ours; else ours / peer
+    speedup: bool = True  # report peer / ours; otherwise ours / peer
     note: str = ""
 
     @property
@@ -28,8 +28,8 @@ class Ratio:
         return self.peer / self.ours if self.speedup else self.ours / self.peer
 
 
-def in_turns(ours: Measure, peer: Measure, rounds: int) -> tuple[float, float]:
-    """Median times of two functions that each return the seconds of what they measured."""
+def alternate(ours: Measure, peer: Measure, rounds: int) -> tuple[float, float]:
+    """Call two measures alternately and return the median of each."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         times[0].append(ours())
@@ -37,10 +37,10 @@ def in_turns(ours: Measure, peer: Measure, rounds: int) -> tuple[float, float]:
     return median(times[0]), median(times[1])
 
 
-class Apart:
-    """Measures in processes of their own, so that what one does to its process helps no other."""
+class SeparateProcesses:
+    """Run each measure in a separate process, so that its side effects change no other measure."""
 
-    def __enter__(self) -> "Apart":
+    def __enter__(self) -> "SeparateProcesses":
         self._stack = ExitStack()
         return self
 
@@ -48,14 +48,14 @@ class Apart:
         self._stack.close()
 
     def start(self, make: Callable[[], Measure]) -> Measure:
-        """Have a new process make a measure; what is returned asks it to measure."""
+        """Make a measure in a new process; return a function that calls it there."""
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(make, there))
         process.start()
         there.close()
         self._stack.callback(process.join)
-        self._stack.callback(here.close)  # which ends it
+        self._stack.callback(here.close)  # closing the pipe ends the process
 
         def measure() -> float:
             here.send(None)
@@ -65,20 +65,20 @@ class Apart:
         return measure
 
 
-def _serve(make: Callable[[], Measure], asked: Connection) -> None:
-    # Or a loader's workers would start as this process did, each loading PyTorch anew.
+def _serve(make: Callable[[], Measure], requests: Connection) -> None:
+    # A spawned process spawns its own children too: every loader worker would import PyTorch again.
     multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
     measure = make()
     try:
         while True:
-            asked.recv()
-            asked.send(measure())
+            requests.recv()
+            requests.send(measure())
     except EOFError:
         pass
 
 
 def timed(function: Callable[[], object], repeats: int = 1) -> Measure:
-    """A function that returns the mean seconds of `repeats` calls."""
+    """Make a measure of the mean seconds of `repeats` calls."""
 
     def measure() -> float:
         start = time.perf_counter()

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# What a cluster on Google Cloud needs in your project, made before `ray up clusters/gcp.yaml`: the
-# bucket, a network, and the rights of head and workers. Left to itself Ray would take the default
-# network, where SSH is open to the world, and an account with rights on the whole project.
-# Run again, it makes what is missing and lets in the address that is given now, instead of the old one.
+# Prepare a Google Cloud project for `ray up clusters/gcp.yaml`: create the bucket, a network, and the
+# permissions of head and workers. Without them, Ray uses the default network, where SSH is open to the
+# world, and an account with permissions on the whole project.
+# Safe to repeat: creates what is missing, and replaces the address from which SSH is allowed.
 set -euo pipefail
 if [ $# != 4 ]; then
-  echo "usage: $0 PROJECT REGION BUCKET ADDRESS/32   (ADDRESS: the one that may log in)" >&2
+  echo "usage: $0 PROJECT REGION BUCKET ADDRESS/32   (SSH is allowed from ADDRESS only)" >&2
   exit 2
 fi
 project=$1 region=$2 bucket=$3 ssh_from=$4
 if ! [[ $ssh_from =~ ^([0-9]{1,3}\.){3}[0-9]{1,3}/32$ ]]; then
-  echo "the address must be one IPv4 address with /32, got $ssh_from; ranges are refused" >&2
+  echo "the address must be one IPv4 address with /32, not a range (got $ssh_from)" >&2
   exit 2
 fi
 run() { gcloud "$@" --project="$project" --quiet; }
-there() { run "$@" >/dev/null 2>&1; } # if it fails for another reason, `create` says which
+exists() { run "$@" >/dev/null 2>&1; } # if this fails for another reason, `create` reports it
 account() { echo "$1@$project.iam.gserviceaccount.com"; }
 
-# For about a minute: so long it can take until all of IAM knows a new account or role.
-patiently() {
+# Retry for about a minute: new accounts and roles can take that long to propagate through IAM.
+retry() {
   for _ in {1..12}; do
     if run "$@"; then return; fi
-    echo "again in 5 seconds: what was just made may not be known everywhere yet" >&2
+    echo "retrying in 5 seconds: a new account or role may not have propagated yet" >&2
     sleep 5
   done
   run "$@"
@@ -30,39 +30,55 @@ patiently() {
 run services enable compute.googleapis.com iam.googleapis.com cloudresourcemanager.googleapis.com \
   storage.googleapis.com
 
-there storage buckets describe "gs://$bucket" ||
+exists storage buckets describe "gs://$bucket" ||
   run storage buckets create "gs://$bucket" --location="$region" \
     --uniform-bucket-level-access --public-access-prevention
+# Old versions are kept for 30 days; those of checkpoints, which runs replace after each epoch, for one.
+run storage buckets update "gs://$bucket" --versioning --lifecycle-file=<(
+  cat <<'RULES'
+{"rule": [
+  {"action": {"type": "Delete"}, "condition": {"daysSinceNoncurrentTime": 30}},
+  {"action": {"type": "Delete"},
+   "condition": {"daysSinceNoncurrentTime": 1, "matchesPrefix": ["results/work/"]}}
+]}
+RULES
+)
 
-# A network where nothing is open but SSH from one address, and Ray among its own machines.
-there compute networks describe ascl-sweep ||
+# The network admits SSH from one address, and any traffic between its own nodes.
+exists compute networks describe ascl-sweep ||
   run compute networks create ascl-sweep --subnet-mode=custom
-there compute networks subnets describe ascl-sweep --region="$region" ||
+exists compute networks subnets describe ascl-sweep --region="$region" ||
   run compute networks subnets create ascl-sweep --network=ascl-sweep --region="$region" --range=10.77.0.0/20
-if there compute firewall-rules describe ascl-sweep-ssh; then
+if exists compute firewall-rules describe ascl-sweep-ssh; then
   run compute firewall-rules update ascl-sweep-ssh --source-ranges="$ssh_from"
 else
   run compute firewall-rules create ascl-sweep-ssh --network=ascl-sweep --direction=INGRESS \
     --allow=tcp:22 --source-ranges="$ssh_from" --target-tags=ascl-sweep
 fi
-there compute firewall-rules describe ascl-sweep-inside ||
+exists compute firewall-rules describe ascl-sweep-inside ||
   run compute firewall-rules create ascl-sweep-inside --network=ascl-sweep --direction=INGRESS \
     --allow=tcp,udp,icmp --source-tags=ascl-sweep --target-tags=ascl-sweep
 
-# The last one is Ray's: `ray up` makes it and gives it rights on the whole project, whether it is used
-# or not. It is there already, then, and switched off.
+# The last account is Ray's: `ray up` (Ray 2.60) creates it with permissions on the whole project, even if
+# no node uses it. Creating and disabling it first makes these permissions ineffective.
 for who in ascl-sweep-head ascl-sweep-worker ray-autoscaler-sa-v1; do
-  there iam service-accounts describe "$(account $who)" || run iam service-accounts create $who
+  exists iam service-accounts describe "$(account $who)" || run iam service-accounts create $who
 done
-patiently iam service-accounts disable "$(account ray-autoscaler-sa-v1)"
+retry iam service-accounts disable "$(account ray-autoscaler-sa-v1)"
 
-for who in ascl-sweep-head ascl-sweep-worker; do
-  patiently storage buckets add-iam-policy-binding "gs://$bucket" \
-    --member="serviceAccount:$(account $who)" --role=roles/storage.objectUser
-done
+# The head writes the tables. A worker reads the store and writes the folders of its runs.
+objects="projects/_/buckets/$bucket/objects"
+grant() { # member, role, condition
+  retry storage buckets add-iam-policy-binding "gs://$bucket" \
+    --member="serviceAccount:$(account "$1")" --role="$2" --condition="$3"
+}
+grant ascl-sweep-head roles/storage.objectUser None
+grant ascl-sweep-worker roles/storage.objectViewer None
+grant ascl-sweep-worker roles/storage.objectUser \
+  "title=work,expression=resource.name.startsWith('$objects/results/work/')"
 
-# The head starts and ends machines, and may give them the worker's account only.
-there iam roles describe asclSweepHead ||
+# The head may start and delete nodes, and assign only the worker's account to them.
+exists iam roles describe asclSweepHead ||
   run iam roles create asclSweepHead --title="Start and end workers" --permissions="$(
     printf '%s' compute.disks.create,compute.disks.setLabels,compute.images.useReadOnly, \
       compute.instances.create,compute.instances.delete,compute.instances.get,compute.instances.list, \
@@ -70,8 +86,8 @@ there iam roles describe asclSweepHead ||
       compute.instances.setTags,compute.subnetworks.use,compute.subnetworks.useExternalIp, \
       compute.zoneOperations.get
   )"
-patiently projects add-iam-policy-binding "$project" --condition=None \
+retry projects add-iam-policy-binding "$project" --condition=None \
   --member="serviceAccount:$(account ascl-sweep-head)" --role="projects/$project/roles/asclSweepHead"
-patiently iam service-accounts add-iam-policy-binding "$(account ascl-sweep-worker)" \
+retry iam service-accounts add-iam-policy-binding "$(account ascl-sweep-worker)" \
   --member="serviceAccount:$(account ascl-sweep-head)" --role=roles/iam.serviceAccountUser
-echo "fill in clusters/gcp.yaml: project $project, region $region, results gs://$bucket/results" >&2
+echo "now fill in clusters/gcp.yaml: project $project, region $region, results gs://$bucket/results" >&2

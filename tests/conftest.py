@@ -1,6 +1,7 @@
 """Shared by all tests: two cores are not to be oversubscribed, and a run small enough to train."""
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -9,10 +10,17 @@ from hypothesis import settings
 
 from ascl.config import RunConfig, merge
 
+# Processes inherit ignored signals: `nohup` ignores SIGHUP, and a shell ignores SIGINT of its
+# background jobs. Tests send these signals.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(
+            _number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        )
 torch.set_num_threads(1)
 # Ray's processes give way to all others (15 by default): beside another test they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
-settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("default")
 
 TINY: dict[str, Any] = {
@@ -83,7 +91,7 @@ def steady(system: str, **changes: Any) -> RunConfig:
     Where a projector ends on batch norm over a handful of samples, it grows a hundredfold with each
     step until it swaps nearest neighbours, unless the steps are small.
     """
-    rate = {"lr": 0.003} if SYSTEMS[system]["name"] in ("simsiam", "nnclr") else {}
+    rate = {"lr": 0.003} if SYSTEMS[system]["name"] in ("simsiam", "nnclr", "byol") else {}
     return tiny(system, **merge({"optim": rate}, changes))
 
 

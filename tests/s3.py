@@ -1,26 +1,27 @@
 """An S3 on this machine for tests, which may be killed and comes back with all it had."""
 
-import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyarrow.fs import FileSystem
 
+from ascl_sweep.executors.ray.address import find_free_port
+from tests.paths import ROOT
+from tests.s3_server import SWITCH
 from tests.sweeps import wait_until
-
-ROOT = Path(__file__).parent.parent
 
 
 class S3:
     """A bucket on a server of its own (`tests.s3_server`), which speaks S3."""
 
     def __init__(self, folder: Path) -> None:
-        self.log, self._state = folder / "log", folder / "state"
-        self._port = _free_port()
+        self.log, self._state, self._switch = folder / "log", folder / "state", folder / SWITCH
+        self._port = find_free_port()
         self.start()
         creator = f"{self.address('')}&allow_bucket_creation=true"
         FileSystem.from_uri(creator)[0].create_dir("bucket")
@@ -38,6 +39,17 @@ class S3:
         self._server.kill()
         self._server.wait()
 
+    @contextmanager
+    def failing(self, fault: str) -> Iterator[None]:
+        """Answer requests with a fault of `tests.s3_server`."""
+        new = self._switch.with_suffix(".new")
+        new.write_text(fault)
+        new.replace(self._switch)
+        try:
+            yield
+        finally:
+            self._switch.unlink()
+
     def _answers(self) -> bool:
         with socket.socket() as caller:
             return caller.connect_ex(("127.0.0.1", self._port)) == 0
@@ -47,6 +59,7 @@ def serving(folder: Path) -> Iterator[S3]:
     """One that is there for as long as a fixture lasts."""
     with pytest.MonkeyPatch.context() as patch:
         let_in(patch)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state home"))  # of the drivers' logs
         server = S3(folder)
         try:
             yield server
@@ -59,12 +72,3 @@ def let_in(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("AWS_ACCESS_KEY_ID", "anyone")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-
-
-def _free_port() -> int:
-    """One that the system gives to nobody who asks for any: the server is to find it free again."""
-    while True:
-        port = 20000 + secrets.randbelow(12000)
-        with socket.socket() as free:
-            if free.connect_ex(("127.0.0.1", port)):
-                return port

@@ -2,12 +2,15 @@
 
 moto plays S3 in memory. Here the whole of it is put on disk before any request that changes
 something is answered, and read again at the next start: `python -m tests.s3_server PORT FILE`.
+While a file `fault` beside FILE names a fault, requests are answered with it.
 """
 
 import os
 import pickle  # of what this module itself has written; the product reads no pickle
 import sys
+import time
 from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,6 +27,14 @@ from werkzeug.serving import run_simple
 Environ = dict[str, Any]
 Application = Callable[[Environ, Any], Iterable[bytes]]
 READS = ("GET", "HEAD", "OPTIONS")
+SWITCH = "fault"
+HANGS = "hangs"  # accepts requests and answers none
+ERRORS = {
+    "slow down": ("503 Slow Down", "SlowDown", "Please reduce your request rate."),
+    "expired": ("400 Bad Request", "ExpiredToken", "The provided token has expired."),
+    "denied": ("403 Forbidden", "AccessDenied", "Access Denied"),
+}
+ANSWERED = 5  # of so many requests, one is answered during `slow down`
 
 
 class Durable:
@@ -48,9 +59,43 @@ class Durable:
             return answer
 
 
+class Faulty:
+    """Answers requests with the fault that a file names, if the file exists."""
+
+    def __init__(self, served: Application, switch: Path) -> None:
+        self._served, self._switch, self._requests = served, switch, count()
+
+    def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
+        fault = self._fault()
+        while fault == HANGS:
+            time.sleep(0.1)
+            if (fault := self._fault()) != HANGS:
+                fault = "slow down"  # for a client that still waits
+        if not fault or (fault == "slow down" and next(self._requests) % ANSWERED == 0):
+            return self._served(environ, start_response)
+        _read_body(environ)
+        status, code, message = ERRORS[fault]
+        start_response(status, [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()]
+
+    def _fault(self) -> str:
+        try:
+            return self._switch.read_text()
+        except FileNotFoundError:
+            return ""
+
+
+def _read_body(environ: Environ) -> None:
+    """Read the request; the client would not get an answer that is sent before."""
+    if environ.get("wsgi.input_terminated"):  # its length is not known before its end
+        environ["wsgi.input"].read()
+    else:
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+
+
 def main(port: str, state: str) -> None:
     moto = DomainDispatcherApplication(create_backend_app)
-    served = Durable(moto, Path(state))
+    served = Faulty(Durable(moto, Path(state)), Path(state).with_name(SWITCH))
     handler = MotoRequestHandler
     run_simple("127.0.0.1", int(port), served, threaded=True, request_handler=handler)
 

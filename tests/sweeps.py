@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascl_sweep.cluster import PREFIX
-from ascl_sweep.ledger import Ledger
+from ascl_sweep.executors.ray.cluster import PREFIX
+from ascl_sweep.store.store import Store
 
 # A run takes about a second; five epochs give time to disturb it.
 GRID = """
@@ -52,11 +52,17 @@ def ascl_sweep(*words: object, timeout: float = 600) -> subprocess.CompletedProc
     )
 
 
-def start(*words: object, log: Path) -> subprocess.Popen[bytes]:
-    """Start the command as a shell would, in a process group of its own."""
+def start(
+    *words: object, log: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the command as a shell would, in a process group of its own.
+
+    `env` is added to the environment.
+    """
+    own = environment() | dict(env or {})
     with log.open("ab") as out:
         return subprocess.Popen(
-            command(*words), stdout=out, stderr=out, env=environment(), start_new_session=True
+            command(*words), stdout=out, stderr=out, env=own, start_new_session=True
         )
 
 
@@ -68,20 +74,29 @@ def wait_until(true: Callable[[], bool], log: Path | None = None, seconds: float
         time.sleep(0.05)
 
 
+def finish(driver: "subprocess.Popen[bytes]", log: Path, seconds: float = 600) -> int:
+    """Wait for a driver to end and return its exit code; if it does not end, show its log."""
+    try:
+        return driver.wait(seconds)
+    except subprocess.TimeoutExpired:
+        driver.kill()
+        raise AssertionError(f"no end after {seconds:.0f} s:\n{log.read_text()}") from None
+
+
 def epochs_recorded(store: Path | str) -> int:
-    return sum(map(len, Ledger(store).epochs().values()))
+    return sum(map(len, Store(store).epochs().values()))
 
 
 def numbers(store: Path | str) -> dict[str, list[tuple[Any, ...]]]:
     """Each run's epochs, without what depends on the clock."""
     return {
-        run_id: [tuple(epoch[name] for name in NUMBERS) for epoch in epochs]
-        for run_id, epochs in sorted(Ledger(store).epochs().items())
+        run_id: [tuple(getattr(epoch, name) for name in NUMBERS) for epoch in epochs]
+        for run_id, epochs in sorted(Store(store).epochs().items())
     }
 
 
 def states(store: Path | str) -> list[str]:
-    return sorted(row.state for row in Ledger(store).runs().values())
+    return sorted(row.state for row in Store(store).runs().values())
 
 
 def orphans() -> list[int]:

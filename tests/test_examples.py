@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from ascl.config import load_config
-from ascl.data import load_data
-from ascl.datasets import Images
-from ascl.evaluate import knn_top1
+from ascl.data.base import Images
+from ascl.data.subset import load_data
+from ascl.eval.knn import knn_top1
 from ascl.train import build, train
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)

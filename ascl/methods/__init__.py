@@ -1,133 +1,83 @@
-"""Methods, one file each, found by file name: put a file here and `method.name` knows it.
+"""Methods, one file each: add a file to this folder to add a value of `method.name`.
 
-A method's module has
-- `Config`: a `MethodConfig` whose `name` is the file's name; its `cost()` says which views it
-  trains on and what a step takes;
-- `defaults(preset, dataset)`: what it wants of the whole config unless told otherwise, for small
-  images and for ImageNet (`dataset.streams`);
-- `build(config, training)`: the `Method`.
+A method's file has
+- a docstring with a link to the method's paper;
+- `LABEL`, its name in tables, and `PAPER`, the arXiv id of its paper;
+- `SMOKE` (optional), the settings of the whole config that a smoke test of the method needs;
+- `Config`: a `MethodConfig` whose `name` is the file's name; `cost()` returns the views and the
+  cost of a training step;
+- `defaults(preset, dataset)`: the method's defaults for the whole config, for small images and for
+  ImageNet (`dataset.streams`);
+- `build(config, training)`: returns the `Method`.
+
+Constants are read without importing the file, so only `load_method` loads torch.
 """
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from ascl.errors import RunError, unknown_name
+from ascl.plugins import find_modules, read_annotations, read_constants
 
-from ascl.config import MethodConfig, RunConfig
-from ascl.datasets import DatasetSpec
-from ascl.faults import unknown_name
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a method gets to see in a step; N is this rank's share of the batch."""
-
-    views: tuple[Tensor, ...]  # each (N, 3, S, S), normalised, one per view of the method's cost
-    labels: Tensor  # (N,) classes, −1 if unknown: for diagnostics only, unless supervised
-    indices: Tensor  # (N,) the images' places in the training set
-    # A permutation of the global batch, equal on all ranks, for shuffled BN; on the CPU.
-    shuffle: Tensor
-    diagnose: bool  # whether this step's diagnostics are wanted
-    progress: float  # share of the training done before this step, from 0 to below 1
-    generator: torch.Generator  # on the CPU, equal on all ranks: for what the method itself draws
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """What a method may know of the images before it sees one."""
-
-    num_images: int
-    num_classes: int
-
-
-@dataclass(frozen=True)
-class EpochStart:
-    """What a method gets to see before an epoch."""
-
-    epoch: int  # 0 is the first
-    features: Callable[[nn.Module], Tensor]
-    """What a module of the method makes of the un-augmented training set: (images, D), on every
-    rank, in the order of `Batch.indices`, without a gradient."""
-    generator: torch.Generator  # on the CPU, equal on all ranks
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a method makes of a batch."""
-
-    loss: Tensor  # scalar, the mean over this rank's samples
-    remember: tuple[Tensor, ...] = ()  # what `after_backward` needs of this step
-    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # scalars of this rank's share
-
-
-def mean_of(passes: Sequence[Output]) -> Output:
-    """Several passes over a batch as one: mean loss and diagnostics; the first is remembered."""
-    return Output(
-        torch.stack([output.loss for output in passes]).mean(),
-        passes[0].remember,
-        {
-            name: torch.stack([output.diagnostics[name] for output in passes]).mean()
-            for name in passes[0].diagnostics
-        },
-    )
-
-
-class Method(nn.Module):
-    """What every method is: a module that turns a Batch into an Output and keeps its own memory."""
-
-    online: nn.Sequential
-    """What is trained: an encoder and its projector."""
-
-    @property
-    def encoder(self) -> nn.Module:
-        """What is evaluated in the end."""
-        return self.online[0]
-
-    @property
-    def classifier(self) -> nn.Module | None:
-        """What tells classes from pictures by itself, if it has learnt them."""
-        return None
-
-    def fixed_rate(self) -> tuple[nn.Parameter, ...]:
-        """Parameters whose learning rate stays at its peak."""
-        return ()
-
-    def begin_epoch(self, start: EpochStart) -> None:
-        """What is done once before an epoch: clustering. Not saved, so it must follow from the
-        state alone, or a restored run would go another way."""
-
-    def forward(self, batch: Batch) -> Output:
-        """The loss of a batch. The EMA step comes first; the bank stays as it is."""
-        raise NotImplementedError
-
-    def after_backward(self, output: Output) -> None:
-        """What must wait until the loss has been differentiated: the bank takes the keys."""
+if TYPE_CHECKING:
+    from ascl.config import RunConfig
+    from ascl.data.base import DatasetSpec
+    from ascl.methods.base import Method, TrainingSet
+    from ascl.sections import MethodConfig
 
 
 @dataclass(frozen=True)
 class MethodModule:
-    """A method's file, as the rest of the trainer uses it."""
+    """Contents of a method's file that the rest of the trainer uses."""
 
     name: str
-    config: type[MethodConfig]
-    defaults: Callable[[object, DatasetSpec], dict[str, Any]]
-    build: Callable[[RunConfig, TrainingSet], Method]
+    config: "type[MethodConfig]"
+    defaults: "Callable[[object, DatasetSpec], dict[str, Any]]"
+    build: "Callable[[RunConfig, TrainingSet], Method]"
+
+
+def _read_all() -> dict[str, Mapping[str, Any]]:
+    """Read the constants of every method's file; files without a `LABEL` are not methods."""
+    files = {name: read_constants(path) for name, path in find_modules(tuple(__path__)).items()}
+    return {name: constants for name, constants in files.items() if "LABEL" in constants}
 
 
 def method_names() -> tuple[str, ...]:
-    """The names of all methods there are."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    """Return the names of all methods."""
+    return tuple(_read_all())
+
+
+def method_label(name: str) -> str:
+    """Return the name of a method in tables; for an unknown method, the given name."""
+    return str(_read_all().get(name, {}).get("LABEL", name))
+
+
+def method_paper(name: str) -> str | None:
+    """Return the paper of a method, such as "arXiv:1911.05722"."""
+    return _read_all().get(name, {}).get("PAPER")
+
+
+def method_smoke(name: str) -> dict[str, Any]:
+    """Return the settings that a smoke test of a method needs, as a tree of config sections."""
+    return dict(_read_all().get(name, {}).get("SMOKE", {}))
+
+
+def method_keys() -> dict[str, Mapping[str, Any]]:
+    """Return the `ascl.sections.Key` keywords of all method-specific config keys."""
+    files = find_modules(tuple(__path__))
+    keys: dict[str, Mapping[str, Any]] = {}
+    for name in method_names():
+        keys = {**read_annotations(files[name], "Config", "Key"), **keys}
+    return keys
 
 
 def load_method(name: object) -> MethodModule:
-    """The method of that name."""
+    """Import a method by name; raise `RunError` if it does not exist."""
     if name not in method_names():
-        raise ValueError(unknown_name("method", name, method_names()))
-    module = importlib.import_module(f"{__name__}.{name}")
+        raise RunError(unknown_name("method", name, method_names()))
+    module = import_module(f"{__name__}.{name}")
     return MethodModule(
         name=str(name),
         config=module.Config,

@@ -1,49 +1,62 @@
-"""MoCo with a relabelling plug-in: `relabel` none is MoCo, ascl is ASCL, then Hard and AHCL.
+"""MoCo (`relabel: none`), and ASCL, AHCL and Hard: MoCo with relabeling of the bank.
 
-A strong view is the query, a weak one the key; the bank holds the last keys as negatives, and
-relabelling lets the likely neighbours among them share the key's label. With `symmetric` each view
-is the query once; both passes see one bank, which takes keys only when both are over.
+He et al., Momentum Contrast for Unsupervised Visual Representation Learning, 2019,
+https://arxiv.org/abs/1911.05722.
+Chen et al., Improved Baselines with Momentum Contrastive Learning (MoCo v2), 2020,
+https://arxiv.org/abs/2003.04297.
+Feng and Patras, Adaptive Soft Contrastive Learning (ASCL, AHCL, Hard), ICPR 2022,
+https://arxiv.org/abs/2207.11163.
+
+The query is a strong view, the key a weak view. The bank holds the most recent keys as negatives;
+with relabeling, likely neighbors among them share the key's label. With `symmetric` each view is
+the query once, and the bank is updated after both passes.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ascl.bank import FeatureBank
-from ascl.config import Cost, RunConfig
-from ascl.datasets import DatasetSpec
-from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import projected
-from ascl.faults import Fault
+from ascl.config import RunConfig
+from ascl.data.base import DatasetSpec
+from ascl.distributed import encode_shuffled, gather, share
+from ascl.errors import Issue
 from ascl.losses import bank_logits, info_nce, spread, unit
-from ascl.methods import Batch, Method, Output, TrainingSet, mean_of
-from ascl.momentum import MomentumCopy
+from ascl.methods.base import Batch, Method, Output, TrainingSet, average_outputs
+from ascl.models.heads import build_online
+from ascl.models.memory_bank import FeatureBank
+from ascl.models.momentum_encoder import MomentumCopy
 from ascl.relabel import RelabelConfig, soft_labels
+from ascl.sections import Cost, Key
+
+LABEL = "MoCo"
+PAPER = "arXiv:1911.05722"
+# In short runs the momentum encoder must change slowly, or the keys in the small bank are stale.
+SMOKE = {"method": {"momentum": 0.996}}
 
 
 class Config(RelabelConfig):
     name: Literal["moco"] = "moco"
-    temperature: float = Field(0.1, gt=0)
+    temperature: Annotated[float, Key(label="τ")] = Field(0.1, gt=0)
     """τ of the loss."""
-    queue_size: int = Field(4096, ge=2, le=2**22)
-    """n: how many keys the bank holds."""
-    momentum: float = Field(0.99, ge=0, le=1)
+    queue_size: Annotated[int, Key(label="bank")] = Field(4096, ge=2, le=2**22)
+    """n: number of keys in the bank."""
+    momentum: Annotated[float, Key(label="m")] = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""
-    symmetric: bool = False
-    """Both views are query and key, and the loss is the mean of the two; at twice the cost."""
+    symmetric: Annotated[bool, Key(label="symmetric")] = False
+    """Use each view once as query and once as key, at twice the cost; the loss is the mean."""
 
     def inert(self) -> frozenset[str]:
-        # It came later: a run without it keeps the id that it has in older ledgers.
+        # This key is newer than the first stores: runs without it keep their ids.
         return super().inert() | ({"symmetric"} if not self.symmetric else set())
 
     def cost(self) -> Cost:
         return Cost(("query", "key"), backprops=2 if self.symmetric else 1, ema=True)
 
-    def faults(self, run: RunConfig) -> Iterator[Fault]:
-        yield from self.neighbour_faults(self.queue_size, "keys in the bank")
+    def issues(self, run: RunConfig) -> Iterator[Issue]:
+        yield from self.neighbor_issues(self.queue_size, "keys in the bank")
 
 
 def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
@@ -62,17 +75,17 @@ class MoCo(Method):
         self.bank = FeatureBank(config.queue_size, dim)
 
     def forward(self, batch: Batch) -> Output:
-        # Before the keys are computed: the paper's text does not say; the released code does so.
+        # Before the keys are computed, as in the released code; the paper does not specify it.
         self.target.follow(self.online, self.config.momentum)
         orders = (batch.views, batch.views[::-1]) if self.config.symmetric else (batch.views,)
-        # What the bank takes is of the first pass, keys of the key view: one kind of view in it.
-        return mean_of([self.one_pass(query, key, batch) for query, key in orders])
+        # The bank is filled from the first pass only, so that it holds one kind of view.
+        return average_outputs([self.one_pass(query, key, batch) for query, key in orders])
 
     def one_pass(self, query_view: Tensor, key_view: Tensor, batch: Batch) -> Output:
-        """The loss with one view as the query; remembers its keys, and leaves the bank as it is."""
+        """Compute the loss with one view as the query; return its keys, do not change the bank."""
         config, bank = self.config, self.bank.features
         query = unit(self.online(query_view))
-        keys = unit(shuffled_keys(self.target, key_view, batch.shuffle))  # of all ranks
+        keys = unit(encode_shuffled(self.target, key_view, batch.shuffle))  # of all ranks
         key = keys[share(len(keys))]
         labels, diagnostics = None, {"spread": spread(query)} if batch.diagnose else {}
         with torch.autocast(query.device.type, enabled=False):
@@ -94,4 +107,4 @@ class MoCo(Method):
 
 def build(config: RunConfig, training: TrainingSet) -> MoCo:
     assert isinstance(config.method, Config)
-    return MoCo(config.method, projected(config.encoder), config.encoder.projector_dim)
+    return MoCo(config.method, build_online(config.encoder), config.encoder.projector_dim)

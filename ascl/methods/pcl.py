@@ -1,8 +1,11 @@
-"""PCL (v2): MoCo, and each image must also find the prototype of its cluster.
+"""PCL (v2): MoCo plus a contrastive loss between each image and the prototype of its cluster.
 
-Before each epoch k-means cuts what the momentum encoder makes of the training set into clusters, at
-several granularities. Their centroids are prototypes; the tighter a cluster, the lower the
-temperature at which its prototype attracts. The first epochs are MoCo's.
+Li et al., Prototypical Contrastive Learning of Unsupervised Representations, 2020,
+https://arxiv.org/abs/2005.04966.
+
+Before each epoch, k-means clusters the momentum encoder's features of the training set at several
+granularities. The centroids are the prototypes; a tighter cluster has a lower temperature. The
+first epochs use MoCo's loss only.
 """
 
 from collections.abc import Iterator
@@ -13,56 +16,71 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ascl.bank import FeatureBank
-from ascl.config import Cost, MethodConfig, RunConfig
-from ascl.datasets import DatasetSpec
-from ascl.distributed import gather, share, shuffled_keys
-from ascl.encoders import projected
-from ascl.faults import Fault
-from ascl.kmeans import Clustering, kmeans, too_many_clusters
-from ascl.losses import bank_logits, info_nce, spread, unit, without
-from ascl.methods import Batch, EpochStart, Method, Output, TrainingSet
-from ascl.momentum import MomentumCopy
+from ascl.config import RunConfig
+from ascl.data.base import DatasetSpec
+from ascl.distributed import encode_shuffled, gather, share
+from ascl.errors import Issue, RunError
+from ascl.eval.clustering import Clustering, kmeans, too_many_clusters
+from ascl.losses import bank_logits, info_nce, mask_logits, spread, unit
+from ascl.methods.base import Batch, EpochStart, Method, Output, TrainingSet
+from ascl.models.heads import build_online
+from ascl.models.memory_bank import FeatureBank
+from ascl.models.momentum_encoder import MomentumCopy
+from ascl.sections import Cost, Key, MethodConfig, Tree, cap_default
+
+LABEL = "PCL"
+PAPER = "arXiv:2005.04966"
+# In short runs the momentum encoder must change slowly, or the keys in the small bank are stale.
+SMOKE = {"method": {"momentum": 0.996}}
 
 Clusters = Annotated[int, Field(ge=2, le=2**22, strict=True)]
 
 
 class Config(MethodConfig):
     name: Literal["pcl"] = "pcl"
-    temperature: float = Field(0.1, gt=0)
+    temperature: Annotated[float, Key(label="τ")] = Field(0.1, gt=0)
     """τ of InfoNCE, and the mean temperature of the prototypes."""
-    queue_size: int = Field(4096, ge=2, le=2**22)
-    """n: how many keys the bank holds."""
-    momentum: float = Field(0.99, ge=0, le=1)
+    queue_size: Annotated[int, Key(label="bank")] = Field(4096, ge=2, le=2**22)
+    """n: number of keys in the bank."""
+    momentum: Annotated[float, Key(label="m")] = Field(0.99, ge=0, le=1)
     """m of the momentum encoder."""
-    # Not strict: YAML has lists and no tuples.
-    granularities: tuple[Clusters, ...] = Field((250, 500), min_length=1, strict=False)
-    """Clusters of each k-means, one for each granularity."""
-    negative_prototypes: int = Field(200, ge=1, le=2**22)
-    """r: how many other prototypes are negatives of an image."""
-    instance_epochs: int = Field(20, ge=0)
-    """Epochs of MoCo's loss alone before the first clustering; fewer by default in short runs."""
+    # Not strict, because YAML has lists but no tuples.
+    granularities: Annotated[tuple[Clusters, ...], Key(smoke_max=500)] = Field(
+        (250, 500), min_length=1, strict=False
+    )
+    """Number of clusters of each k-means clustering."""
+    negative_prototypes: Annotated[int, Key(smoke_max=200)] = Field(200, ge=1, le=2**22)
+    """r: number of other prototypes that are negatives of an image."""
+    instance_epochs: Annotated[int, Key(smoke_max=1, smoke_share=0.5)] = Field(20, ge=0)
+    """Epochs with MoCo's loss only before the first clustering; the default is lower for short
+    runs."""
+
+    @classmethod
+    def for_short_run(cls, defaults: Tree, epochs: int) -> Tree:
+        most = min(max(1, epochs // 10), epochs - 1)
+        defaults = super().for_short_run(defaults, epochs)
+        return cap_default(defaults, "method", "instance_epochs", most)
 
     def cost(self) -> Cost:
         return Cost(("query", "key"), backprops=1, ema=True)
 
-    def faults(self, run: RunConfig) -> Iterator[Fault]:
+    def issues(self, run: RunConfig) -> Iterator[Issue]:
         images, most, fewest = run.data.train_size, max(self.granularities), min(self.granularities)
         if images is not None and most >= images:
-            yield Fault("method.granularities", too_many_clusters(most, images))
+            yield Issue("method.granularities", too_many_clusters(most, images))
         if self.negative_prototypes >= fewest:
-            yield Fault(
+            yield Issue(
                 "method.negative_prototypes",
-                "must be below the smallest number of clusters, one of which is the own, "
+                "must be less than the smallest of method.granularities, "
                 f"got negative_prototypes={self.negative_prototypes}, {fewest} clusters; "
                 f"try {fewest - 1} or fewer",
             )
         if self.instance_epochs >= run.epochs:
-            yield Fault(
+            yield Issue(
                 "method.instance_epochs",
-                "must leave epochs with prototypes, "
+                "must be less than epochs, "
                 f"got instance_epochs={self.instance_epochs}, epochs={run.epochs}; "
-                "train longer, or take method.name=moco",
+                "train longer, or use method.name=moco",
             )
 
 
@@ -80,17 +98,17 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
 # Shapes: N = batch, M = images, K = clusters, R = negative prototypes, D = feature.
 @dataclass(frozen=True, eq=False)
 class Prototypes:
-    """What an epoch's images are drawn to at one granularity."""
+    """Prototypes of an epoch at one granularity."""
 
-    scaled: Tensor  # (K, D) centroids over their temperatures
-    assignment: Tensor  # (M,)
+    scaled: Tensor  # (K, D) centroids divided by their temperatures
+    assignment: Tensor  # (M,) cluster of each image
 
 
 def temperatures(features: Tensor, clustering: Clustering, mean: float) -> Tensor:
-    """φ (K,): the mean distance in a cluster, less for large ones, scaled to this mean.
+    """Return the temperature φ (K,) of each cluster, scaled so that the mean is `mean`.
 
-    φ = Σ‖v − c‖ / (Z·log(Z + 10)) for Z members. A single one, at distance 0, takes the largest;
-    what is outside of the 10th and 90th percentile is moved there, as published.
+    φ = Σ‖v − c‖ / (Z·log(Z + 10)) for Z members. A cluster with one member, whose distance is 0,
+    gets the largest φ. Values are clipped to the 10th and 90th percentile, as published.
     """
     centroids, assignment = clustering.centroids, clustering.assignment
     distance = (features - centroids[assignment]).norm(dim=1)
@@ -99,24 +117,30 @@ def temperatures(features: Tensor, clustering: Clustering, mean: float) -> Tenso
     phi = phi / (size * (size + 10).log())
     phi = torch.where(size > 1, phi, phi.max())
     low, high = phi.quantile(phi.new_tensor([0.1, 0.9]))
-    phi = phi.clamp(low, high).clamp(min=1e-12)  # all features one point: no distances at all
+    phi = phi.clamp(low, high).clamp(min=1e-12)  # all distances are 0 if features collapse
     return mean * phi / phi.mean()
 
 
 def proto_nce(query: Tensor, prototypes: Prototypes, images: Tensor, drawn: Tensor) -> Tensor:
-    """Cross-entropy of the own prototype among itself and R others, logits q·c/φ.
+    """Cross-entropy over each image's own prototype and R negative ones, with logits q·c/φ.
 
-    `drawn` (R + 1,) is one too many: the own one is left out of it, or else the last.
+    `drawn` has R + 1 prototypes: an image ignores its own prototype if drawn, otherwise the last.
+
+    Args:
+        query: Unit features (N, D).
+        prototypes: Prototypes of one granularity.
+        images: Indices (N,) of the images in the training set.
+        drawn: Indices (R + 1,) of the sampled prototypes.
     """
     own = prototypes.assignment[images]
-    left_out = drawn == own.view(-1, 1)  # (N, R + 1)
-    left_out[:, -1] |= ~left_out.any(dim=1)
+    excluded = drawn == own.view(-1, 1)  # (N, R + 1)
+    excluded[:, -1] |= ~excluded.any(dim=1)
     logits = bank_logits(query, prototypes.scaled[own], prototypes.scaled[drawn], 1.0)
-    return info_nce(without(logits, left_out))
+    return info_nce(mask_logits(logits, excluded))
 
 
 class PCL(Method):
-    prototypes: tuple[Prototypes, ...] = ()  # of this epoch; made anew before each, and not saved
+    prototypes: tuple[Prototypes, ...] = ()  # recomputed before each epoch, not saved
 
     def __init__(self, config: Config, online: nn.Sequential, dim: int) -> None:
         super().__init__()
@@ -130,32 +154,41 @@ class PCL(Method):
         if start.epoch >= self.config.instance_epochs:
             features = unit(start.features(self.target.module))
             self.prototypes = tuple(
-                self.prototypes_of(features, kmeans(features, count, generator=start.generator))
+                self.build_prototypes(
+                    features,
+                    kmeans(features, count, generator=start.generator, report=start.report),
+                )
                 for count in self.config.granularities
             )
 
-    def prototypes_of(self, features: Tensor, clustering: Clustering) -> Prototypes:
+    def build_prototypes(self, features: Tensor, clustering: Clustering) -> Prototypes:
         phi = temperatures(features, clustering, self.config.temperature)
         return Prototypes(clustering.centroids / phi.unsqueeze(1), clustering.assignment)
+
+    def draws(self, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw the negative prototypes of each granularity, the same for the whole batch."""
+        return tuple(
+            torch.randperm(len(prototypes.scaled), generator=generator)[
+                : self.config.negative_prototypes + 1
+            ]
+            for prototypes in self.prototypes
+        )
 
     def forward(self, batch: Batch) -> Output:
         config = self.config
         self.target.follow(self.online, config.momentum)
         query = unit(self.online(batch.views[0]))
-        keys = unit(shuffled_keys(self.target, batch.views[1], batch.shuffle))  # of all ranks
+        keys = unit(encode_shuffled(self.target, batch.views[1], batch.shuffle))  # of all ranks
         key = keys[share(len(keys))]
         with torch.autocast(query.device.type, enabled=False):
             loss = info_nce(bank_logits(query, key, self.bank.features, config.temperature))
-            terms = [self.drawn_to(p, query, batch) for p in self.prototypes]
+            terms = [
+                proto_nce(query, prototypes, batch.indices, drawn)
+                for prototypes, drawn in zip(self.prototypes, batch.draws, strict=True)
+            ]
             loss = loss + torch.stack(terms).mean() if terms else loss
         diagnostics = {"spread": spread(query)} if batch.diagnose else {}
         return Output(loss, (keys, gather(batch.labels)), diagnostics)
-
-    def drawn_to(self, prototypes: Prototypes, query: Tensor, batch: Batch) -> Tensor:
-        """ProtoNCE of one granularity, with negatives that are drawn for the whole batch."""
-        order = torch.randperm(len(prototypes.scaled), generator=batch.generator)
-        drawn = order[: self.config.negative_prototypes + 1].to(query.device)
-        return proto_nce(query, prototypes, batch.indices, drawn)
 
     def after_backward(self, output: Output) -> None:
         self.bank.enqueue(*output.remember)
@@ -165,5 +198,5 @@ def build(config: RunConfig, training: TrainingSet) -> PCL:
     method, images = config.method, training.num_images
     assert isinstance(method, Config)
     if max(method.granularities) >= images:
-        raise ValueError(too_many_clusters(max(method.granularities), images))
-    return PCL(method, projected(config.encoder), config.encoder.projector_dim)
+        raise RunError(too_many_clusters(max(method.granularities), images))
+    return PCL(method, build_online(config.encoder), config.encoder.projector_dim)

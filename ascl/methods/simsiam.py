@@ -1,7 +1,10 @@
-"""SimSiam: each view predicts the other one's projection, which gets no gradient from it.
+"""SimSiam: each view predicts the projection of the other view, with a stopped gradient.
 
-No negatives, no bank and no momentum encoder: the stopped gradient and the predictor, whose
-learning rate never decays, keep the features from being one point.
+Chen and He, Exploring Simple Siamese Representation Learning, 2020,
+https://arxiv.org/abs/2011.10566.
+
+No negatives, no bank and no momentum encoder: the stopped gradient and a predictor with a constant
+learning rate prevent collapse.
 """
 
 from typing import Any, Literal
@@ -10,11 +13,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ascl.config import Cost, MethodConfig, RunConfig
-from ascl.datasets import DatasetSpec
-from ascl.encoders import ResNet, mlp
+from ascl.config import RunConfig
+from ascl.data.base import DatasetSpec
 from ascl.losses import spread, unit
-from ascl.methods import Batch, Method, Output, TrainingSet
+from ascl.methods.base import Batch, Method, Output, TrainingSet
+from ascl.models.heads import build_mlp
+from ascl.models.resnet import ResNet
+from ascl.sections import Cost, MethodConfig
+
+LABEL = "SimSiam"
+PAPER = "arXiv:2011.10566"
 
 
 class Config(MethodConfig):
@@ -33,7 +41,7 @@ def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
         "augment": {"query": "strong", "key": "strong", "strength": 0.5},
         # Plain batch norm: published with statistics of the whole batch.
         "encoder": {"bn_splits": 1, "projector_hidden": 2048, "projector_dim": 2048},
-        # No warm-up: the predictor, at its full rate from the first step, would run ahead.
+        # No warm-up: the predictor has its full learning rate from the first step.
         "optim": {
             "lr": lr,
             "lr_scaling": "linear",
@@ -57,12 +65,12 @@ class SimSiam(Method):
         p1, p2 = unit(self.predictor(z1)), unit(self.predictor(z2))
         with torch.autocast(p1.device.type, enabled=False):
             loss = -(cosine(p1, unit(z2.detach())) + cosine(p2, unit(z1.detach()))) / 2
-        # Of the predictions: batch norm keeps projections centred even where they have collapsed.
+        # Of the predictions: batch norm keeps projections centered even if they collapse.
         return Output(loss, (), {"spread": spread(p1)} if batch.diagnose else {})
 
 
 def cosine(prediction: Tensor, target: Tensor) -> Tensor:
-    """The mean cosine of unit rows (N, D) with each other."""
+    """Return the mean cosine of corresponding unit rows (N, D)."""
     return (prediction * target).sum(dim=1).mean()
 
 
@@ -70,6 +78,7 @@ def build(config: RunConfig, training: TrainingSet) -> SimSiam:
     assert isinstance(config.method, Config)
     sizes, encoder = config.encoder, ResNet(config.encoder)
     hidden, dim, splits = sizes.projector_hidden, sizes.projector_dim, sizes.bn_splits
-    projector = mlp(encoder.feature_dim, hidden, hidden, dim, bn_splits=splits, last_norm=True)
-    predictor = mlp(dim, config.method.predictor_hidden, dim, bn_splits=splits)
+    widths = (encoder.feature_dim, hidden, hidden, dim)
+    projector = build_mlp(*widths, bn_splits=splits, last_norm=True)
+    predictor = build_mlp(dim, config.method.predictor_hidden, dim, bn_splits=splits)
     return SimSiam(nn.Sequential(encoder, projector), predictor)

@@ -1,6 +1,8 @@
-"""Supervised learning: cross-entropy with a linear head, what the other methods are held against.
+"""Supervised learning: cross-entropy with a linear head, a reference for the other methods.
 
-It trains on the labelled images only, on one weak view, and its own classifier is scored too.
+He et al., Deep Residual Learning for Image Recognition, 2015, https://arxiv.org/abs/1512.03385.
+
+It trains on one weak view of the labeled images only; its own classifier is evaluated too.
 """
 
 from typing import Any, ClassVar, Literal
@@ -9,11 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ascl.config import Cost, MethodConfig, RunConfig
-from ascl.datasets import DatasetSpec
-from ascl.encoders import ResNet
+from ascl.config import RunConfig
+from ascl.data.base import DatasetSpec
 from ascl.losses import spread, unit
-from ascl.methods import Batch, Method, Output, TrainingSet
+from ascl.methods.base import Batch, Method, Output, TrainingSet
+from ascl.models.resnet import ResNet
+from ascl.sections import Cost, MethodConfig
+
+LABEL = "Supervised"
 
 
 class Config(MethodConfig):
@@ -27,7 +32,7 @@ class Config(MethodConfig):
 def defaults(preset: object, dataset: DatasetSpec) -> dict[str, Any]:
     return {
         "augment": {"query": "weak"},
-        # Plain batch norm: there is no key to single out.
+        # Plain batch norm: there is no key that batch statistics could reveal.
         "encoder": {"bn_splits": 1},
         "optim": {
             "lr": 0.1,
@@ -49,7 +54,7 @@ class Supervised(Method):
 
     @property
     def classifier(self) -> nn.Module:
-        return self.network
+        return self.network[1]
 
     def forward(self, batch: Batch) -> Output:
         encoder, head = self.network

@@ -1,141 +1,86 @@
-"""`ascl-sweep embed` and `tsne`: what runs have learnt, as features and as a picture of them."""
+"""`ascl-sweep embed`: compute and write the features of runs."""
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ascl_sweep.cli.app import StoreOption, app, interruptible, sentences, talk
+from ascl_sweep.cli.common import StoreOption, interruptible, progress_bar, talk
+from ascl_sweep.contracts import RunState
+from ascl_sweep.errors import UsageError
 
 if TYPE_CHECKING:
-    from ascl_sweep.figures.tsne import Embedded
-    from ascl_sweep.ledger import Ledger, RunRow
+    from ascl_sweep.contracts import RunRow
+    from ascl_sweep.report.figures.tsne import Embedded
+    from ascl_sweep.store.store import Store
 
-SHOWN = 5  # ids in a sentence
+SHOWN = 5  # run ids in an error message
 CHECKPOINT = "checkpoint.pt"
 
+Split = Literal["test", "train"]
 SplitOption = Annotated[
-    str,
+    Split,
     typer.Option(
         "--split",
-        help="test: what the run is scored on (of a search its holdout); train: the labelled "
-        "images that it was trained on.",
-        metavar="test|train",
+        help="test: the images that the run is scored on (holdout in a search). train: its "
+        "labeled training images.",
     ),
 ]
 RootOption = Annotated[
-    Path | None, typer.Option(help="Folder that holds the datasets, if not where it was.")
+    Path | None, typer.Option(help="Folder of the datasets. Default: as in the run's config.")
 ]
 
 
-@app.command()
 def embed(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Ids of runs of the store, as many letters as it takes; sweeps, which are their "
-            "complete runs of one seed; or folders of `ascl-sweep train`.",
+            help="Run ids or unique prefixes; sweep names (the finished runs of one seed); or "
+            "folders written by `ascl-sweep train`.",
             metavar="RUN",
         ),
     ],
-    store: StoreOption = "results",
+    store_address: StoreOption = "results",
     split: SplitOption = "test",
     out: Annotated[
-        Path, typer.Option(help="A folder, or for one run a file.", metavar="DIR|FILE.npz")
+        Path,
+        typer.Option(help="Output folder, or output file for one run.", metavar="DIR|FILE.npz"),
     ] = Path("features"),
     root: RootOption = None,
 ) -> None:
-    """Write the features that runs' encoders compute, for figures of your own.
+    """Compute the features of runs and write them as NumPy files, e.g. for your own figures.
 
     Each `<run id>.npz` holds features (float32, images × dimensions), labels, run_id, label and
-    split; read it with numpy.load(file). `ascl-sweep tsne` draws them.
+    split. Read it with numpy.load(file); `ascl-sweep tsne` plots it.
     """
-    with sentences():
-        from ascl_sweep.figures.tsne import write
+    from ascl_sweep.report.figures.tsne import write
 
-        _check_split(split)
-        runs = _each_run(runs, store)
-        if out.suffix == ".npz" and len(runs) > 1:
-            raise ValueError(
-                f"--out must be a folder for several runs, got {out}; try --out features"
-            )
-        checkpoints = [checkpoint_of(run, store) for run in runs]  # all names before any work
-        for checkpoint in checkpoints:
-            found = embedded(checkpoint, split, root)
-            path = out if out.suffix == ".npz" else out / f"{found.run_id}.npz"
-            write(found, path)
-            images, size = found.features.shape
-            talk.print(
-                f"wrote {escape(str(path))}: {images} × {size} features of {found.split}, "
-                f"{escape(found.label)}"
-            )
+    runs = list_runs(runs, store_address)
+    if out.suffix == ".npz" and len(runs) > 1:
+        raise UsageError(f"--out must be a folder for several runs, got {out}; try --out features")
+    checkpoints = [checkpoint_of(run, store_address) for run in runs]  # fail before slow work
+    for checkpoint in checkpoints:
+        found = embedded(checkpoint, split, root)
+        path = out if out.suffix == ".npz" else out / f"{found.run_id}.npz"
+        write(found, path)
+        images, size = found.features.shape
+        talk.print(
+            f"wrote {escape(str(path))}: {images} × {size} features of {found.split}, "
+            f"{escape(found.label)}"
+        )
 
 
-@app.command()
-def tsne(
-    runs: Annotated[
-        list[str],
-        typer.Argument(help="As for `embed`; or files that it wrote.", metavar="RUN|FILE.npz"),
-    ],
-    out: Annotated[Path, typer.Option(help="The picture.", metavar="FILE.svg|FILE.png")],
-    store: StoreOption = "results",
-    split: SplitOption = "test",
-    root: RootOption = None,
-) -> None:
-    """Draw runs' features side by side by t-SNE, coloured by class (the paper's figure).
-
-    At most 2,000 images, equally many of each class and the same for every run.
-    """
-    with sentences():
-        _check_split(split)
-        if out.suffix not in (".svg", ".png"):
-            raise ValueError(f"--out must end in .svg or .png, got {out}")
-        runs = _each_run(runs, store)
-        checkpoints = {run: checkpoint_of(run, store) for run in runs if not run.endswith(".npz")}
-
-        from ascl_sweep.figures.draw import png, svg
-        from ascl_sweep.figures.tsne import read, tsne_figure
-        from ascl_sweep.store import Store
-
-        for run in runs:
-            if run not in checkpoints and not Path(run).is_file():
-                raise ValueError(f"there is no file {run}; write it with `ascl-sweep embed RUN`")
-        found = [
-            embedded(checkpoints[run], split, root) if run in checkpoints else read(Path(run))
-            for run in runs
-        ]
-        with talk.status("t-SNE …"):
-            figure = tsne_figure(found)
-            content = svg(figure).encode() if out.suffix == ".svg" else png(figure)
-        Store(out.absolute().parent).write(out.name, content)
-        talk.print(f"wrote {escape(str(out))}: {escape(figure.caption)}")
-
-
-def _check_split(split: str) -> None:
-    if split not in ("test", "train"):
-        raise ValueError(f"--split must be test or train, got {split!r}")
-
-
-def embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
-    """Compute a run's features, with a bar."""
+def embedded(checkpoint: Path, split: Split, root: Path | None) -> "Embedded":
+    """Compute the features of a run and show a progress bar."""
     import torch
 
-    from ascl.embed import embed as features_of
-    from ascl_sweep.figures.tsne import Embedded
-    from ascl_sweep.labels import system
+    from ascl.eval.features import embed as features_of
+    from ascl_sweep.analysis.labels import system
+    from ascl_sweep.report.figures.tsne import Embedded
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=talk,
-        transient=True,
-        disable=not talk.is_terminal,
-    )
-    with interruptible(), bar:
+    with interruptible(), progress_bar("batches") as bar:
         task = bar.add_task(f"{checkpoint.parent.name}: reading", total=None)
 
         def show(phase: str, step: int, steps: int) -> None:
@@ -143,7 +88,7 @@ def embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
             bar.update(task, description=title, completed=step, total=steps)
 
         try:
-            found = features_of(checkpoint, split, root=root, on_progress=show)  # type: ignore[arg-type]
+            found = features_of(checkpoint, split, root=root, on_progress=show)
         except torch.OutOfMemoryError as error:
             raise MemoryError(str(error).splitlines()[0]) from error
     method = found.config.method
@@ -157,97 +102,96 @@ def embedded(checkpoint: Path, split: str, root: Path | None) -> "Embedded":
     )
 
 
-# ---------------------------------------------------------------- finding a run
+def list_runs(names: list[str], store_address: str) -> list[str]:
+    """Replace each sweep name by the ids of its runs."""
+    from ascl_sweep.store.store import Store
+
+    store = Store(store_address)
+    sweeps = store.sweeps()
+    runs = [runs_of_sweep(name, store) if name in sweeps else [name] for name in names]
+    return [run for each in runs for run in each]
 
 
-def _each_run(names: list[str], store: str) -> list[str]:
-    """Runs as they were named, and of a sweep its own."""
-    from ascl_sweep.ledger import Ledger
+def runs_of_sweep(name: str, store: "Store") -> list[str]:
+    """Return the finished runs of a sweep's first finished seed, in the order of the file."""
+    from ascl_sweep.analysis.arms import seed_of
+    from ascl_sweep.spec.summary import SweepSummary
 
-    ledger = Ledger(store)
-    sweeps = ledger.sweeps()
-    return [
-        run for name in names for run in (runs_of_sweep(name, ledger) if name in sweeps else [name])
-    ]
-
-
-def runs_of_sweep(name: str, ledger: "Ledger") -> list[str]:
-    """A sweep's complete runs of its first complete seed, in the order of its file."""
-    from ascl_sweep.digest import Digest
-    from ascl_sweep.report.arms import seed_of
-
-    sweep = ledger.sweeps()[name]
-    order = {run: place for place, run in enumerate(Digest.of_json(sweep.digest).order)}
+    sweep = store.sweeps()[name]
+    order = {run: index for index, run in enumerate(SweepSummary.of_json(sweep.digest).order)}
     rows = [
         row
-        for row in ledger.runs().values()
+        for row in store.runs().values()
         if name in row.sweeps and row.scale == sweep.scale
-        if row.phase == "final" and row.state == "done"
+        if row.phase == "final" and row.state == RunState.DONE
     ]
     if not rows:
-        raise ValueError(f"no run of {name} is complete yet; go on with `ascl-sweep resume {name}`")
+        raise UsageError(
+            f"no run of {name} has finished yet; resume with `ascl-sweep run --resume {name}`"
+        )
     seed = min(map(seed_of, rows))
     chosen = [row.run_id for row in rows if seed_of(row) == seed]
     return sorted(chosen, key=lambda run: (order.get(run, len(order)), run))
 
 
-def checkpoint_of(run: str, store: str) -> Path:
-    """Where a run's checkpoint lies, by its id or its folder."""
+def checkpoint_of(run: str, store_address: str) -> Path:
+    """Return the checkpoint of a run, given its id or its folder."""
     if (Path(run) / CHECKPOINT).is_file():
         return Path(run) / CHECKPOINT
     if Path(run).is_dir():
-        raise ValueError(f"there is no {CHECKPOINT} in {run}; name a run's folder, or its id")
-    from ascl_sweep.ledger import Ledger
+        raise UsageError(f"there is no {CHECKPOINT} in {run}; give the folder or id of a run")
+    from ascl_sweep.store.address import is_remote
+    from ascl_sweep.store.store import Store
 
-    ledger = Ledger(store)
-    row = _row(run, ledger)
-    place = ledger.work(row.run_id)
-    if "://" in place:
-        raise ValueError(
-            f"{row.run_id} lies in {place}, which is no folder of this machine; copy that folder "
-            "here and call `ascl-sweep embed COPY`"
+    store = Store(store_address)
+    row = _row(run, store)
+    folder = store.work(row.run_id)
+    if is_remote(folder):
+        raise UsageError(
+            f"the checkpoint of {row.run_id} is in remote storage ({folder}); copy that folder to "
+            "this machine and run `ascl-sweep embed COPY`"
         )
-    if not (Path(place) / CHECKPOINT).is_file():
-        raise ValueError(f"{row.run_id} has no checkpoint in {place}: {_why_not(row)}")
-    return Path(place) / CHECKPOINT
+    if not (Path(folder) / CHECKPOINT).is_file():
+        raise UsageError(
+            f"{row.run_id} has no checkpoint in {folder}: {_why_no_checkpoint(row.state)}"
+        )
+    return Path(folder) / CHECKPOINT
 
 
-def _row(run: str, ledger: "Ledger") -> "RunRow":
-    """The one run whose id begins so."""
-    rows = ledger.runs()
+def _row(run: str, store: "Store") -> "RunRow":
+    """Return the run with this id or unique prefix of an id."""
+    rows = store.runs()
     if not rows:
-        raise ValueError(
-            f"there is no run in {ledger.address}; start some with `ascl-sweep run FILE`, or say "
-            "where with --store"
+        raise UsageError(
+            f"no run in {store.address}; start runs with `ascl-sweep run FILE` or select another "
+            "store with --store"
         )
-    fitting = [run_id for run_id in rows if run_id.startswith(run)]
-    if run in rows or len(fitting) == 1:
-        return rows[run if run in rows else fitting[0]]
-    if fitting:
-        raise ValueError(
-            f"{run!r} must begin the id of one run, and there are {_listed(fitting)}; add letters"
+    if run in rows:
+        return rows[run]
+    matches = [run_id for run_id in rows if run_id.startswith(run)]
+    if len(matches) == 1:
+        return rows[matches[0]]
+    if matches:
+        raise UsageError(
+            f"{run!r} is the start of several run ids: {', '.join(matches[:SHOWN])}; "
+            "add more characters"
         )
     near = difflib.get_close_matches(run, rows, n=SHOWN, cutoff=0.5)
-    others = f"near it: {_listed(near)}" if near else f"there are: {_listed(list(rows))}"
-    raise ValueError(f"no run in {ledger.address} has an id that begins with {run!r}; {others}")
+    others = ", ".join(near or list(rows)[:SHOWN])
+    if not near and len(rows) > SHOWN:
+        others += f", {len(rows) - SHOWN} more"
+    raise UsageError(
+        f"no run in {store.address} has an id that begins with {run!r}; "
+        f"{'similar ids' if near else 'known ids'}: {others}"
+    )
 
 
-def _listed(ids: list[str]) -> str:
-    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
-    return f"{', '.join(ids[:SHOWN])}{more}"
-
-
-def _why_not(row: "RunRow") -> str:
-    match row.state:
-        case "planned" | "running" | "lost":
-            return (
-                "it has finished no epoch yet; go on with `ascl-sweep resume`, or name another run"
-            )
-        case "done":
-            return (
-                "it was deleted (`ascl-sweep gc --done` does that); train the run again with "
-                "`ascl-sweep train CONFIG --out DIR` and name DIR; the config of a sweep's best is "
-                "written by `ascl-sweep best --export CONFIG`"
-            )
-        case state:
-            return f"files of {state} runs are not kept; name a complete run"
+def _why_no_checkpoint(state: RunState) -> str:
+    if state == RunState.DONE:
+        return (
+            "it was deleted (e.g. by `ascl-sweep gc --done`); train the run again with "
+            "`ascl-sweep train CONFIG --out DIR` and give DIR instead"
+        )
+    if state.is_over or state == RunState.FAILED:
+        return f"files of {state} runs are not kept; choose a finished run"
+    return "the run has not finished an epoch yet; resume with `ascl-sweep run --resume`"

@@ -1,115 +1,119 @@
-"""`ascl-sweep paper`: the whole paper as sweeps, and one report on it."""
+"""`ascl-sweep paper`: run all sweeps of the paper and write one report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
-from ascl.faults import unknown_name
-from ascl_sweep.cli.app import Overrides, StoreOption, app, sentences, talk
-from ascl_sweep.cli.sweep import Address, Concurrency, Wait, Ways, Yes, flags, start
+from ascl.errors import AsclError, unknown_name
+from ascl_sweep.cli.common import (
+    Address,
+    Concurrency,
+    DryRun,
+    Overrides,
+    Scale,
+    StoreOption,
+    UntilDecided,
+    Wait,
+    Yes,
+    load_specs,
+    override_words,
+    warn,
+)
+from ascl_sweep.cli.run import Ways, start
+from ascl_sweep.errors import AsclSweepError, UsageError
 
 if TYPE_CHECKING:
-    from ascl_sweep.figures.panels import Figure
-    from ascl_sweep.ledger import Ledger
+    from ascl_sweep.report.figures.model import Figure
+    from ascl_sweep.store.store import Store
 
-# Those first whose cells others share; last what few machines can run.
+# Sweeps that share runs with others come first; those that need the most hardware come last.
 SWEEPS = (
     *("neighbours", "tau_prime", "learning_speed", "tsne", "augmentation", "small_datasets"),
     *("byol", "paper_vs_code", "joint", "beyond", "imagenet"),
 )
-SCALES = {"paper": "full", "laptop": "laptop"}
 
 
-@app.command()
 def paper(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Some of its sweeps; all if absent.", metavar="SWEEP"),
+        typer.Argument(help="Sweeps of the paper to run. Default: all.", metavar="SWEEP"),
     ] = None,
     scale: Annotated[
-        str,
-        typer.Option(
-            help="paper: as published, on GPUs; laptop: small data and nets, on a CPU.",
-            metavar="paper|laptop",
-        ),
+        Literal["paper", "laptop"],
+        typer.Option(help="paper: as published. laptop: small data and network, on a CPU."),
     ] = "paper",
-    store: StoreOption = "results",
-    out: Annotated[
-        Path, typer.Option(help="Folder that the report is written to.", metavar="DIR")
-    ] = Path("paper-report"),
+    store_address: StoreOption = "results",
+    out: Annotated[Path, typer.Option(help="Output folder of the report.", metavar="DIR")] = Path(
+        "paper-report"
+    ),
     spaces: Annotated[Path, typer.Option(help="Folder of the sweep files.", metavar="DIR")] = Path(
         "search_spaces"
     ),
     address: Address = None,
     concurrency: Concurrency = None,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    until_decided: UntilDecided = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = False,
 ) -> None:
-    """Run every table and figure of the paper, and write one report that judges its claims.
+    """Reproduce every table and figure of the paper and report which claims hold.
 
-    Called again it goes on and trains nothing twice; a report on what there is comes anyway.
+    Safe to repeat: finished runs are not trained again. If the sweeps are interrupted, the report
+    covers the runs that have finished.
     """
-    with sentences():
-        from ascl_sweep.cli.plan import load_specs
-        from ascl_sweep.ledger import Ledger
+    from ascl_sweep.store.store import Store
 
-        if scale not in SCALES:
-            raise ValueError(f"--scale must be paper or laptop, got {scale!r}")
-        for name in names or ():
-            if name not in SWEEPS:
-                raise ValueError(unknown_name("sweep of the paper", name, SWEEPS))
-        chosen = [name for name in SWEEPS if name in (names or SWEEPS)]
-        if not spaces.is_dir():
-            raise ValueError(
-                f"the paper's sweep files are not in {spaces}; call it in a clone of the project, "
-                "or say where they are with --spaces"
-            )
-        specs = load_specs(
-            [spaces / f"{name}.yaml" for name in chosen], overrides or [], SCALES[scale]
+    for name in names or ():
+        if name not in SWEEPS:
+            raise UsageError(unknown_name("sweep of the paper", name, SWEEPS))
+    chosen = [name for name in SWEEPS if name in (names or SWEEPS)]
+    if not spaces.is_dir():
+        raise UsageError(
+            f"the paper's sweep files are not in {spaces}; run the command in a clone of the "
+            "project, or give their folder with --spaces"
         )
-        words = ["paper", *(names or []), *flags(overrides or [], "full"), "--scale", scale]
-        words += ["--out", str(out), "--spaces", str(spaces)]
-        start(
-            specs,
-            store,
-            Ways(address, concurrency, wait),
-            words,
-            dry_run=dry_run,
-            ask=not yes,
-            then=lambda: _report(Ledger(store), chosen, out),
-        )
+    files = [spaces / f"{name}.yaml" for name in chosen]
+    size: Scale = "full" if scale == "paper" else "laptop"
+    specs = load_specs(files, overrides or [], size, until_decided=until_decided)
+    words = ["paper", *(names or [])]
+    words += override_words(overrides, "full", until_decided=until_decided)
+    words += ["--scale", scale, "--out", str(out), "--spaces", str(spaces)]
+    ways = Ways(address, concurrency, wait, dry_run=dry_run, ask=not yes)
+    start(
+        *(specs, store_address, ways, words),
+        then=lambda: _report(Store(store_address), chosen, out),
+    )
 
 
-def _report(ledger: "Ledger", names: list[str], out: Path) -> None:
-    """Write the report on what there is: a page, and the same as Markdown with its figures."""
+def _report(store: "Store", names: list[str], out: Path) -> None:
+    """Write the report on all finished runs, as HTML and as Markdown with figures."""
     from ascl_sweep.cli.report import draw, put
-    from ascl_sweep.report.page import page
-    from ascl_sweep.report.render import markdown
-    from ascl_sweep.report.report import report_of
+    from ascl_sweep.report.formats.base import Target, load_formats
+    from ascl_sweep.report.report import build_report
+    from ascl_sweep.reproduction.section import PAPER
 
-    known = [name for name in names if name in ledger.sweeps()]
+    known = [name for name in names if name in store.sweeps()]
     if not known:
         return
-    made = report_of(ledger, known)
-    figure = _features(ledger) if "tsne" in known else None
+    made = build_report(store, known, extensions=[PAPER])
+    figure = _features(store) if "tsne" in known else None
     more = {"tsne": (figure,)} if figure else {}
-    pictures = draw(made, ledger, out / "figures", more)
-    put(out / "report.md", markdown(made, pictures, out))
-    put(out / "report.html", page(made, ledger, more))
+    pictures = draw(made, store, out / "figures", more)
+    formats, target = load_formats(), Target(store, out, pictures, more)
+    put(out / "report.md", formats["md"].render(made, target))
+    put(out / "report.html", formats["html"].render(made, target))
 
 
-def _features(ledger: "Ledger") -> "Figure | None":
-    """The paper's t-SNE figure, where its runs are complete and their checkpoints at hand."""
+def _features(store: "Store") -> "Figure | None":
+    """Return the paper's t-SNE figure; None if runs are unfinished or checkpoints are missing."""
     from ascl_sweep.cli.embed import checkpoint_of, embedded, runs_of_sweep
-    from ascl_sweep.figures.tsne import tsne_figure
+    from ascl_sweep.report.figures.tsne import tsne_figure
 
     try:
-        checkpoints = [checkpoint_of(run, ledger.address) for run in runs_of_sweep("tsne", ledger)]
+        checkpoints = [checkpoint_of(run, store.address) for run in runs_of_sweep("tsne", store)]
         return tsne_figure([embedded(found, "test", None) for found in checkpoints])
-    except ValueError as error:
-        talk.print(f"[yellow]warning:[/] no t-SNE: {escape(str(error))}")
+    except (AsclError, AsclSweepError) as error:
+        warn(f"t-SNE figure skipped: {error}")
         return None

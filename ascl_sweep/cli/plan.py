@@ -1,118 +1,83 @@
-"""`ascl-sweep validate`, `plan`, `schema`: what sweep files say, and what they would take."""
+"""`ascl-sweep plan`: show the runs of sweeps and their cost."""
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ascl_sweep.cli.app import (
+from ascl_sweep.cli.common import (
     AsJson,
     Files,
     Overrides,
     ScaleOption,
     StoreOption,
-    app,
+    UntilDecided,
+    check_store,
     data,
-    sentences,
+    load_specs,
     talk,
 )
-from ascl_sweep.labels import arm, duration
+from ascl_sweep.contracts import RunState
+from ascl_sweep.errors import UsageError
+from ascl_sweep.text import duration, plural
 
 if TYPE_CHECKING:
-    from ascl_sweep.ledger import Ledger
-    from ascl_sweep.plan import Plan
-    from ascl_sweep.spec import SweepSpec
+    from ascl_sweep.runtime.sweeps import PreparedSweeps
+    from ascl_sweep.search.plan import Plan, SweepPlan
 
 
-def load_specs(files: list[Path], overrides: list[str], scale: str) -> list["SweepSpec"]:
-    """Read sweep files; the faults of all of them at once."""
-    from ascl.faults import Fault, Faulty
-    from ascl_sweep.spec import load_spec
-
-    if scale not in ("full", "laptop"):
-        raise ValueError(f"--scale must be full or laptop, got {scale!r}")
-    specs: list[SweepSpec] = []
-    faults: list[Fault] = []
-    for file in files:
-        try:
-            specs.append(load_spec(file, overrides, scale))  # type: ignore[arg-type]
-        except Faulty as faulty:
-            faults += faulty.faults
-    for name, count in Counter(spec.name for spec in specs).items():
-        if count > 1:
-            raise ValueError(f"each sweep needs a name of its own, got {name!r} in {count} files")
-    if faults:
-        raise Faulty(faults)
-    return specs
+CALIBRATE = "Measure a few training steps of each kind of run that has no timing yet."
 
 
-@app.command()
-def validate(files: Files, overrides: Overrides = None, scale: ScaleOption = "full") -> None:
-    """Check sweep files: every fault at once, and both ends of every axis."""
-    with sentences():
-        from ascl_sweep.plan import planned_runs
-
-        for spec in load_specs(files, overrides or [], scale):
-            talk.print(f"{escape(spec.file)}: valid, {planned_runs(spec)} runs")
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON Schema of a sweep file, for editors."""
-    with sentences():
-        from ascl_sweep.spec import json_schema
-
-        typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
-
-
-@app.command()
 def plan(
     files: Files,
-    store: StoreOption = "results",
+    store_address: StoreOption = "results",
     overrides: Overrides = None,
     scale: ScaleOption = "full",
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Time a few steps here for what was never run.")
-    ] = False,
-    cluster: Annotated[Path | None, typer.Option(help="A cluster file that states prices.")] = None,
+    until_decided: UntilDecided = False,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help=CALIBRATE)] = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Cluster file with prices; adds the cost in dollars.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What sweeps would run: what is there already, cost, and what their seeds can show."""
-    with sentences():
-        from ascl_sweep.ledger import Ledger
+    """Show the runs that sweeps would start, their cost, and the smallest detectable difference."""
+    from ascl_sweep.runtime.sweeps import prepare_sweeps
+    from ascl_sweep.store.store import Store
 
-        specs = load_specs(files, overrides or [], scale)
-        made = plan_of(specs, Ledger(store), calibrate=calibrate)
-        price = _price(cluster, made) if cluster else None
-        if as_json:
-            typer.echo(json.dumps(asdict(made) | {"dollars": price}, default=dict))
-            return
-        data.print(_runs_table(made))
-        for line in plan_lines(made):
-            data.print(line, soft_wrap=True)
-        if price is not None:
-            data.print(f"about ${price:,.2f} at the prices of {escape(str(cluster))}")
+    specs = load_specs(files, overrides or [], scale, until_decided=until_decided)
+    store = Store(store_address)
+    check_store(store, store_address, will_write=False)
+    prepared = prepare_sweeps(specs, store)
+    made = prepared.plan(_calibrate(prepared) if calibrate else {})
+    note_replaced(prepared, store_address)
+    price = _price(cluster, made) if cluster else None
+    if as_json:
+        typer.echo(json.dumps(asdict(made) | {"dollars": price}, default=dict))
+        return
+    data.print(_runs_table(made))
+    for line in plan_lines(made):
+        data.print(line, soft_wrap=True)
+    if price is not None:
+        data.print(f"about ${price:,.2f} at the prices of {escape(str(cluster))}")
 
 
-def plan_of(specs: list["SweepSpec"], ledger: "Ledger", *, calibrate: bool = False) -> "Plan":
-    from ascl_sweep import plan as planning
-    from ascl_sweep.agenda import curves_of
+def _calibrate(prepared: "PreparedSweeps") -> dict[tuple[object, ...], float]:
+    """Time a few steps of each kind of run without known timings."""
+    from ascl_sweep.search import plan as planning
 
-    rows, curves = ledger.runs(), curves_of(ledger)
-    timings: dict[tuple[Any, ...], float] = {}
-    if calibrate:
-        known = planning.seconds_per_epoch(rows.values())
-        for key, config in planning.kinds(specs).items():
-            if key not in known:
-                with talk.status("timing a few steps …"):
-                    timings[key] = planning.calibrate(config)
-    return planning.make_plan(specs, rows, curves, timings)
+    known = planning.seconds_per_epoch(prepared.history.rows.values())
+    with talk.status("timing a few steps …"):
+        return {
+            key: planning.calibrate(config)
+            for key, config in planning.kinds(prepared.specs).items()
+            if key not in known
+        }
 
 
 def _runs_table(made: "Plan") -> Table:
@@ -124,7 +89,7 @@ def _runs_table(made: "Plan") -> Table:
             run.run_id,
             ", ".join(run.sweeps),
             run.phase,
-            arm(run.changes),
+            escape(run.arm),
             str(run.seed),
             str(run.epochs),
             run.state,
@@ -132,51 +97,119 @@ def _runs_table(made: "Plan") -> Table:
     return table
 
 
-def plan_lines(made: "Plan") -> Iterator[str]:
-    """A plan in a few sentences."""
-    from ascl_sweep.agenda import OVER
+def _count_runs(sweep: "SweepPlan") -> str:
+    """Count the runs of a sweep; for a search, by phase."""
+    if not sweep.trials:
+        return f"{'up to ' if sweep.looks else ''}{plural(sweep.runs, 'run')}"
+    most = "up to " if sweep.proposed else ""
+    at_most = "up to " if sweep.proposed or sweep.base_may_win or sweep.looks else ""
+    total = f"{at_most}{plural(sweep.runs, 'run')}"
+    if not sweep.finalists:
+        return f"{total} of a search"
+    finals = sweep.runs - sweep.trials
+    return (
+        f"{total}: {most}{sweep.trials} in the search, then {at_most}{finals} of its finalists "
+        f"({plural(sweep.finalists, 'config')} × {plural(sweep.seeds, 'seed')})"
+    )
 
+
+def _interim(looks: Sequence[int]) -> str:
+    """Return the looks before the last one; empty if there are none."""
+    *counts, last = map(str, looks[:-1]) if len(looks) > 1 else [""]
+    if not last:
+        return ""
+    listed = f"{', '.join(counts)} and {last}" if counts else last
+    return f"interim look{'s' if counts else ''} after {listed} seeds; "
+
+
+def plan_lines(made: "Plan") -> Iterator[str]:
+    """Summarize a plan, one line per sweep and one for the total."""
     for sweep in made.sweeps:
         scale = " at laptop scale" if sweep.scale == "laptop" else ""
-        later = f", {sweep.later} of them named by the search" if sweep.later else ""
-        yield f"[bold]{escape(sweep.name)}[/]{scale}: {sweep.runs} runs{later}"
-        if sweep.smallest_p is not None and sweep.smallest_effect is not None:
+        yield f"[bold]{escape(sweep.name)}[/]{scale}: {_count_runs(sweep)}"
+        if sweep.looks:
             yield (
-                f"  its seeds can show p ≥ {sweep.smallest_p:.2g} (sign-flip), and differences "
-                f"from {sweep.smallest_effect:.1f} standard deviations on (paired t, 80% power)"
+                f"  {_interim(sweep.looks)}about {sweep.expected_runs:.0f} runs if each look "
+                "decides half of the undecided comparisons"
             )
+        if sweep.smallest_effect is not None:
+            points = (
+                f" = {sweep.smallest_points:.1f} points with the spread of the finished runs"
+                if sweep.smallest_points is not None
+                else ""
+            )
+            yield (
+                f"  {plural(sweep.comparisons, 'comparison')}; smallest detectable difference "
+                f"{sweep.smallest_effect:.1f} SD of the paired difference{points} (80% power)"
+            )
+        if sweep.correlation is not None:
+            yield f"  runs with the same seed have a correlation of {sweep.correlation:.2f} so far"
         for warning in sweep.warnings:
             yield f"  [yellow]note:[/] {escape(warning)}"
-    there = sum(run.state in OVER for run in made.runs)
+    if not made.epochs:
+        count = len(made.runs)
+        yield f"nothing to train: {f'all {count} runs are' if count > 1 else 'the run is'} finished"
+        return
+    finished = sum(run.state.is_over for run in made.runs)
     shared = made.asked - len(made.runs) - sum(sweep.later for sweep in made.sweeps)
-    parts = [f"{made.epochs} epochs to train at most"]
-    if there:
-        parts.append(f"{there} runs are there already")
+    looks = made.expected_epochs < made.epochs
+    expected = f", about {made.expected_epochs:.0f} expected" if looks else ""
+    parts = [f"{made.epochs} epochs to train at most{expected}"]
+    if finished:
+        parts.append(f"{plural(finished, 'run')} already finished")
     if shared:
-        parts.append(f"{shared} are shared between sweeps")
-    if made.device_hours is not None and made.epochs:
-        parts.append(f"about {duration(3600 * made.device_hours)} of device time")
-    elif made.epochs:
-        parts.append("time unknown: no run like these was timed (try --calibrate)")
+        parts.append(f"{plural(shared, 'run')} shared between sweeps")
+    if made.device_hours is not None:
+        expected = (
+            f", {duration(3600 * made.expected_hours)} expected"
+            if looks and made.expected_hours is not None
+            else ""
+        )
+        parts.append(f"about {duration(3600 * made.device_hours)} of device time{expected}")
+    else:
+        parts.append("time unknown: no similar run was timed (try `plan --calibrate`)")
     parts.append(f"{made.disk_bytes / 1e6:,.0f} MB of checkpoints")
     yield "; ".join(parts)
 
 
+def note_replaced(prepared: "PreparedSweeps", store_address: str) -> None:
+    """Report sweeps whose changed definition excludes runs that have finished."""
+    recorded = prepared.store.sweeps()
+    for study in prepared.studies:
+        spec, old = study.spec, recorded.get(study.spec.name)
+        if old is None or (old.text, old.overrides, old.scale) == (
+            *(spec.text, spec.overrides, spec.scale),
+        ):
+            continue
+        own, rows = study.own(), prepared.history.rows.values()
+        dropped = sum(
+            row.state == RunState.DONE and spec.name in row.sweeps and row.run_id not in own
+            for row in rows
+        )
+        if dropped:
+            runs = f"{dropped} finished runs are" if dropped > 1 else "1 finished run is"
+            talk.print(
+                f"[yellow]note:[/] replaces the definition of sweep {escape(repr(spec.name))} in "
+                f"{escape(store_address)}; {runs} no longer part of it (results stay in the "
+                "store). Rename the sweep to keep both."
+            )
+
+
 def _price(path: Path, made: "Plan") -> float | None:
-    """Dollars, if the cluster file says what an hour of its GPU nodes costs."""
-    from ascl.faults import read_yaml
+    """Return the cost in dollars at the prices in a cluster file; None if the time is unknown."""
+    from ascl.yaml_io import read_yaml
 
     tree, _ = read_yaml(path)
     try:
         prices = tree["provider"]["price_per_hour"]
-        types = tree.get("available_node_types", {})  # one's own machines have none
+        types = tree.get("available_node_types", {})  # absent in an on-premise cluster file
         per_gpu = min(
             float(price) / float(types.get(name, {}).get("resources", {}).get("GPU") or 1)
             for name, price in prices.items()
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise ValueError(
-            f"{path} states no price; add provider.price_per_hour with dollars for each node "
-            "type, e.g. {gpu_worker: 0.53}"
+        raise UsageError(
+            f"{path} has no prices; add provider.price_per_hour with dollars for each node type, "
+            "e.g. {gpu_worker: 0.53}"
         ) from None
     return None if made.device_hours is None else made.device_hours * per_gpu

@@ -1,1 +1,1 @@
-"""Reports: from the ledger's rows to tables, in every format; loads neither PyTorch nor Ray."""
+"""Reports on the results in a store, in every format. Imports neither PyTorch nor Ray."""

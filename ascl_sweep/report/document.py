@@ -1,185 +1,206 @@
-"""A report laid out once, a section for each sweep; every format writes these sections.
+"""Layout of a report, which every format renders.
 
-Every sweep has its table in two shapes: *means*, rows × columns as a paper prints it, and *arms*,
-a line for each arm with all that is claimed of it. A search has sentences and its best trials.
+The section of a sweep has its findings, one main table as in a paper, remarks and the summary of a
+search, and ends with the provenance. The statistical methods follow once; an appendix per sweep has
+the long table with all statistics and the tables of the search.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from ascl_sweep import labels
-from ascl_sweep.claims import Outcome
-from ascl_sweep.ledger import STATES
-from ascl_sweep.report.alike import letter
-from ascl_sweep.report.blocks import NONE, Cell, Section, Sentences, Sheet, counted, signed
-from ascl_sweep.report.judged import Finding
-from ascl_sweep.report.report import Report, ScaleClaims, SweepReport
-from ascl_sweep.report.searches import SearchSummary, Trial
-from ascl_sweep.report.sheets import sheets_of
+from ascl_sweep.analysis import labels
+from ascl_sweep.analysis.search_summary import IMPORTANCE_TRIALS, SearchRun, SearchSummary
+from ascl_sweep.contracts import RunState
+from ascl_sweep.report.effects import effects_table, ranks_table
+from ascl_sweep.report.findings import describe_findings
+from ascl_sweep.report.methods_text import TITLE, describe_methods
+from ascl_sweep.report.sweep_tables import arms_table, build_tables
+from ascl_sweep.report.tables import NONE, PERCENT, Cell, Table, mean_sd
+from ascl_sweep.text import percent, plural
 
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-
-__all__ = ["Cell", "Section", "Sentences", "Sheet", "document_of", "opening"]
-
-
-def document_of(report: Report) -> tuple[Section, ...]:
-    """What the paper claims, where the runs can tell, and a section for each sweep."""
-    first = [_claims(part, report.options.region) for part in report.claims]
-    return (*first, *map(_section, report.sweeps))
+if TYPE_CHECKING:
+    from ascl_sweep.report.report import Report, SweepReport
 
 
-def _claims(part: ScaleClaims, region: float) -> Section:
-    """Which claims of the paper hold, which do not, and which these runs cannot decide."""
-    counts = Counter(finding.outcome for finding in part.findings)
-    said = ", ".join(f"{outcome} {counts[outcome]}" for outcome in OUTCOMES if counts[outcome])
-    laptop = part.scale == "laptop"
-    scale = [
-        "These are runs at laptop scale (small data, net and epochs): what holds or does not hold "
-        "here is said of that scale, not of the paper's own setting."
-    ]
-    reasons = dict.fromkeys(found.why for found in part.findings if found.why)
-    marks = {why: letter(place) for place, why in enumerate(reasons)}
-    sheet = Sheet(
-        name=f"claims-{part.scale}",
-        title="claims: what our runs say",
-        header=("claim", "source", "our runs", "on its side", "for it", "against it", "Δ", "seeds"),
-        align="lllrrrrr",
-        rows=tuple(_claim_row(found, marks) for found in part.findings),
-        caption=(
-            "on its side: comparisons, all else alike, whose mean is on the claim's side; for it: "
-            "those that are decidedly so; against it: those decidedly worse or equivalent (paired "
-            f"t by seed, 5%, Holm within a claim, equivalent within ±{region:g} points); Δ: the "
-            "least and the greatest mean difference, in points",
-            "a claim holds if every comparison is for it, and does not hold if one is against it",
-        ),
-        notes=tuple((mark, f"{why[0].upper()}{why[1:]}.") for why, mark in marks.items()),
-    )
-    blocks = (
-        Sentences(
-            (f"Of {counted(len(part.findings), 'claim')}: {said}.", *(scale if laptop else ()))
-        ),
-        sheet,
-    )
-    title = f"Claims of the paper{' (laptop scale)' if laptop else ''}"
-    return Section("", title, blocks)
+@dataclass(frozen=True)
+class Text:
+    """Text between tables."""
+
+    items: tuple[str, ...]
+    title: str = ""
+    kind: Literal["list", "paragraph", "footer"] = "list"
 
 
-def _claim_row(found: Finding, marks: Mapping[str, str]) -> tuple[Cell, ...]:
-    means = [duel.result.mean for duel in found.duels]
-    verdicts = [duel.verdict for duel in found.duels]
-    lost = sum(verdict in ("worse", "equivalent") for verdict in verdicts)
-    seeds = [duel.result.n for duel in found.duels]
-    span = "" if not means else " to ".join(signed(x, 2) for x in dict.fromkeys(_ends(means)))
+@dataclass(frozen=True)
+class Section:
+    """The part of a report on one sweep, or on something that concerns all of them."""
+
+    sweep: str
+    """Empty for a section that does not belong to one sweep."""
+    title: str
+    blocks: tuple[Table | Text, ...]
+    appendix: bool = False
+    """Whether it is the appendix of a sweep, at the end of the report."""
+
+
+def build_document(report: "Report") -> tuple[Section, ...]:
+    """Build the sections of a report.
+
+    Those of extensions come first, then one per sweep, the statistical methods and the appendices.
+    """
+    first = [section for appendix in report.appendices for section in appendix.sections]
+    methods = describe_methods([found.table for found in report.sweeps if found.table])
     return (
-        Cell(found.claim.text),
-        Cell(found.claim.source),
-        Cell(found.outcome, marks=(marks[found.why],) if found.why else ()),
-        Cell(f"{found.agreeing}/{len(means)}" if means else NONE),
-        Cell(str(verdicts.count("better")) if means else NONE),
-        Cell(str(lost) if means else NONE),
-        Cell(span or NONE),
-        Cell("–".join(map(str, dict.fromkeys(_ends(seeds)))) if seeds else NONE),
+        *first,
+        *map(_section, report.sweeps),
+        *([Section("", TITLE, (Text(methods, kind="paragraph"),))] if methods else []),
+        *(section for found in report.sweeps for section in _appendix(found)),
     )
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
-
-
-def opening(report: Report) -> str | None:
-    """What must be said before anything else."""
+def opening(report: "Report") -> str | None:
+    """Return a warning for the top of the report, or None."""
     unread = len(report.problems)
     if not unread:
         return None
-    return f"{counted(unread, 'file')} of the ledger could not be read: runs may be missing here."
+    return f"{plural(unread, 'file')} of the store could not be read; runs may be missing here."
 
 
-def _section(found: SweepReport) -> Section:
-    laptop = found.sweep.scale == "laptop"
-    title = found.sweep.name + (" (laptop scale: small data, net and epochs)" if laptop else "")
-    said = [_runs(found)]
-    if found.table is None and found.search is None:
-        said.append("There is nothing to show of it yet.")
-    blocks: list[Sheet | Sentences] = [Sentences(tuple(said))]
+def _section(found: "SweepReport") -> Section:
+    small = found.sweep.scale == "laptop"
+    scale = " (laptop scale: reduced data, network and epochs)" if small else ""
+    blocks: list[Table | Text] = []
+    footer = [_runs(found)]
     if found.table is not None:
-        blocks += sheets_of(found.table)
-        blocks += [Sentences(found.table.remarks)] if found.table.remarks else []
+        blocks.append(Text(describe_findings(found.table), kind="paragraph"))
+        blocks += build_tables(found.table)
+        if found.table.ranks is not None:
+            blocks.append(ranks_table(found.table.sweep, found.table.ranks, found.table.metric))
+        blocks += [Text(found.table.remarks)] if found.table.remarks else []
+        footer.append(f"{found.table.provenance}.")
+    elif found.search is None:
+        blocks.append(Text(("No results yet.",), kind="paragraph"))
     if found.search is not None:
-        blocks += _search(found.search)
-    return Section(found.sweep.name, title, tuple(blocks))
+        blocks.append(Text(tuple(_search_sentences(found.search)), "Search"))
+    blocks.append(Text(tuple(footer), kind="footer"))
+    return Section(found.sweep.name, f"{found.sweep.name}{scale}", tuple(blocks))
 
 
-def _runs(found: SweepReport) -> str:
-    given = [(found.states[state], state) for state in STATES if state in found.states]
-    states = ", ".join(f"{n} {'waiting' if state == 'planned' else state}" for n, state in given)
+def _appendix(found: "SweepReport") -> Iterator[Section]:
+    """Yield the section with the long tables of a sweep, if it has one."""
+    blocks = []
+    if found.table is not None:
+        table = found.table
+        effects = effects_table(table.sweep, table.factorials, table.metric)
+        blocks += [arms_table(table), *([effects] if effects else [])]
+    if found.search is not None:
+        blocks += _search_tables(found.search)
+    if blocks:
+        yield Section(found.sweep.name, f"Appendix: {found.sweep.name}", tuple(blocks), True)
+
+
+def _runs(found: "SweepReport") -> str:
+    given = [(found.states[state], state) for state in RunState if state in found.states]
+    states = ", ".join(f"{n} {state}" for n, state in given)
     total = sum(found.states.values())
-    return f"{counted(total, 'run')}: {states}." if total else "It has no runs yet."
+    return f"{plural(total, 'run')}: {states}." if total else "No runs yet."
 
 
 # ---------------------------------------------------------------- searches
 
 
-def _search(found: SearchSummary) -> Iterator[Sheet | Sentences]:
-    yield Sentences(tuple(_search_sentences(found)), "The search")
+def _search_tables(found: SearchSummary) -> Iterator[Table]:
     if found.best:
-        yield top_sheet(found)
+        yield _best_table(found)
+    if found.expected_best:
+        yield _expected_best_table(found)
     if found.importances:
-        yield importance_sheet(found)
+        yield _importance_table(found)
 
 
 def _search_sentences(found: SearchSummary) -> Iterator[str]:
     tried = len(found.trials)
     of = f" of {found.planned}" if found.planned else ""
     yield (
-        f"{tried}{of} configurations tried, each with one seed and scored on the holdout, so that "
-        f"none of these numbers belongs in a table; {found.rule}."
+        f"{tried}{of} configurations tried with one seed each and scored on the holdout, so these "
+        f"scores are not comparable with the tables; {found.rule}."
     )
+    if found.shared_seed is not None:
+        yield (
+            f"An older version of the tool ran this search with seed {found.shared_seed}, which "
+            "the tables also use: their means for the finalists are too high."
+        )
     if found.best:
         best = found.best[0]
-        yield f"Best configuration: {best.label}, {_score(best)}% (n = 1, run {best.run_id})."
+        yield (
+            f"Best configuration: {best.label}, {_score(best)}% on the holdout (n = 1, run "
+            f"{best.run_id}). This score is optimistic: it is the highest of "
+            f"{plural(found.states.get(RunState.DONE, 0), 'complete trial')}. {_on_test(best)}"
+        )
     else:
         yield "No configuration of the search is complete yet."
     if found.epochs_full:
         saved = 1 - found.epochs_spent / found.epochs_full
         yield (
-            f"Epochs spent: {found.epochs_spent} of the {found.epochs_full} that the same "
-            f"configurations take to their end, {labels.percent(saved)} saved by stopping."
+            f"Search epochs: {found.epochs_spent} instead of {found.epochs_full} without early "
+            f"stopping ({percent(saved)} saved)."
         )
     if found.grid_epochs:
         saved = 1 - found.all_epochs / found.grid_epochs
         yield (
-            f"With the finalists: {found.all_epochs} of the {found.grid_epochs} epochs of the full "
-            f"grid, which is every configuration with every seed, {labels.percent(saved)} saved."
+            f"Epochs including finalists: {found.all_epochs} instead of {found.grid_epochs} for "
+            f"every configuration with every seed ({percent(saved)} saved)."
         )
     yield from _false_stops(found)
-    if not found.importances and found.draws:
-        yield "Too few configurations are complete to say which keys matter."
+    if found.draws and not found.has_importances:
+        yield (
+            "Too few complete trials to compute hyperparameter importance (at least "
+            f"{IMPORTANCE_TRIALS})."
+        )
+    elif found.draws and not found.importances:
+        yield "No hyperparameter's importance exceeds chance (PED-ANOVA, permuted scores)."
+
+
+def _on_test(best: SearchRun) -> str:
+    """Return a sentence on the best configuration's score on the test set."""
+    if best.test is None:
+        return "No complete run has scored it on the test set."
+    return f"On the test set: {_test(best)}% (n = {best.test.n})."
 
 
 def _false_stops(found: SearchSummary) -> Iterator[str]:
-    if found.false_stop_rate is None:
+    stops = found.false_stops
+    if stops is None:
         if found.stops:
             yield (
-                "No audited run is complete, so how often a good configuration was stopped is not "
-                "known."
+                "The rate of false stops is unknown: fewer than two audited runs have ended "
+                f"({found.audits} so far)."
             )
         return
-    low, high = (labels.percent(x) for x in (found.false_stop_rate.low, found.false_stop_rate.high))
-    rate = labels.percent(found.false_stops / found.audits)
-    group = " of their kind" if found.per else ""
+    low, high = (percent(x) for x in (stops.rate.low, stops.rate.high))
+    rate = percent(stops.false / stops.audited)
+    group = f" per {found.per}" if found.per else ""
     yield (
-        f"False stops: {found.false_stops} of {counted(found.audits, 'audited run')}, which the "
-        f"rule would have stopped, ended among the best {found.finalists}{group}: {rate} (95% "
-        f"interval {low} to {high})."
+        f"False stops: {stops.false} of {plural(stops.audited, 'audited run')} (stopped by the "
+        f"rule, but run to completion) scored above the last of the best {found.finalists}{group} "
+        f"that were never stopped: {rate} (95% interval {low} to {high} of the "
+        f"{plural(stops.stopped, 'stopped run')})."
+    )
+    unseen = stops.stopped - stops.audited
+    yield (
+        f"Expected false stops among the {plural(unseen, 'stopped run')} without audit: "
+        f"{stops.lost:.1f} (95% interval {stops.lost_interval.low:.0f} to "
+        f"{stops.lost_interval.high:.0f}). At most as many finalists were lost."
     )
 
 
-def top_sheet(found: SearchSummary) -> Sheet:
-    """The best configurations, a column for each key that they differ in."""
+def _best_table(found: SearchSummary) -> Table:
+    """Build the table of best configurations, with a column for each varied key."""
     keys = [key for key in found.axes if any(key in trial.values for trial in found.best)]
     system = any(key in labels.SYSTEM_KEYS for key in keys)
     others = [key for key in keys if key not in labels.SYSTEM_KEYS]
+    tested = any(trial.test for trial in found.best)
     rows = []
     for rank, trial in enumerate(found.best, 1):
         values = [Cell(_value(trial, key)) for key in others]
@@ -188,6 +209,7 @@ def top_sheet(found: SearchSummary) -> Sheet:
             (
                 Cell(str(rank)),
                 Cell(_score(trial)),
+                *([Cell(_test(trial))] if tested else []),
                 Cell(str(trial.epochs)),
                 Cell("yes" if trial.audit else "no"),
                 *systems,
@@ -196,35 +218,75 @@ def top_sheet(found: SearchSummary) -> Sheet:
             )
         )
     titles = [*(["method"] if system else []), *map(labels.title_of, others)]
-    return Sheet(
+    return Table(
         name=f"{found.sweep}-search",
-        title=f"{found.sweep}: the search's best complete configurations",
-        header=("rank", "kNN", "epochs", "audited", *titles, "run"),
-        align="rrrl" + "l" * len(titles) + "l",
+        title=f"{found.sweep}: best complete configurations of the search",
+        header=(
+            *("rank", "kNN"),
+            *(["test"] if tested else []),
+            "epochs",
+            "audited",
+            *titles,
+            "run",
+        ),
+        align="rr" + "r" * tested + "rl" + "l" * len(titles) + "l",
         rows=tuple(rows),
         caption=(
-            "kNN: online kNN top-1 on the holdout, %, after the last epoch, n = 1; audited: would "
-            "have been stopped, and was let through",
+            "kNN: online kNN top-1 (%) on the holdout after the final epoch, n = 1, optimistic for "
+            "the best; "
+            + ("test: the same on the test set, mean ± SD over the finalist's seeds; " * tested)
+            + "audited: would have been stopped, but ran to completion",
         ),
     )
 
 
-def importance_sheet(found: SearchSummary) -> Sheet:
-    """What share of the search's success hangs on each key."""
-    complete = sum(t.state == "done" and t.score is not None for t in found.trials)
-    return Sheet(
-        name=f"{found.sweep}-importances",
-        title=f"{found.sweep}: what the search's success hangs on",
-        header=("key", "importance"),
-        align="lr",
-        rows=tuple((Cell(key), Cell(labels.percent(x))) for key, x in found.importances),
-        caption=(f"PED-ANOVA, over {counted(complete, 'complete configuration')}",),
+def _expected_best_table(found: SearchSummary) -> Table:
+    """Build the table of the expected best score against the number of configurations tried."""
+    budgets = sorted({budget for system in found.expected_best for budget in system.scores})
+    rows = [
+        (
+            Cell(system.system),
+            Cell(str(system.trials)),
+            *(Cell(f"{system.scores[b]:.2f}" if b in system.scores else NONE) for b in budgets),
+        )
+        for system in found.expected_best
+    ]
+    return Table(
+        name=f"{found.sweep}-expected-best",
+        title=f"{found.sweep}: expected best score against the number of configurations tried",
+        header=("method", "trials", *map(str, budgets)),
+        align="lr" + "r" * len(budgets),
+        rows=tuple(rows),
+        caption=(
+            "Expected highest online kNN top-1 (%) on the holdout of 1, 2, 4, … complete trials "
+            "drawn at random (Dodge et al. 2019)"
+            + ("; runs that were stopped early are excluded, so it is optimistic" * found.stops),
+        ),
     )
 
 
-def _value(trial: Trial, key: str) -> str:
+def _importance_table(found: SearchSummary) -> Table:
+    complete = sum(t.state == RunState.DONE and t.score is not None for t in found.trials)
+    return Table(
+        name=f"{found.sweep}-importances",
+        title=f"{found.sweep}: hyperparameter importance",
+        header=("hyperparameter", "importance"),
+        align="lr",
+        rows=tuple((Cell(key), Cell(f"{100 * x:.0f}%")) for key, x in found.importances),
+        caption=(
+            f"PED-ANOVA over {plural(complete, 'complete configuration')}; only hyperparameters "
+            "above the 95% quantile for permuted scores",
+        ),
+    )
+
+
+def _value(trial: SearchRun, key: str) -> str:
     return labels.value_label(key, trial.values[key]) if key in trial.values else NONE
 
 
-def _score(trial: Trial) -> str:
+def _test(trial: SearchRun) -> str:
+    return str(mean_sd(trial.test.mean, trial.test.sd, PERCENT)) if trial.test else NONE
+
+
+def _score(trial: SearchRun) -> str:
     return NONE if trial.score is None else f"{trial.score:.2f}"

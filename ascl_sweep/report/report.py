@@ -1,27 +1,42 @@
-"""The report: what a store's sweeps came to, as one value that every format is drawn from."""
+"""The report: the results of a store's sweeps as one value that every format renders."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from ascl.faults import suggestion, unknown_name
-from ascl_sweep import labels
-from ascl_sweep.claims import EARLY_SWEEPS, SWEEPS
-from ascl_sweep.digest import Digest
-from ascl_sweep.ledger import Ledger, RunRow, Scalar, SweepRow
-from ascl_sweep.report.ablation import METRICS, AblationTable, Arm, Options
-from ascl_sweep.report.arms import has
-from ascl_sweep.report.judged import Finding, early, findings
-from ascl_sweep.report.searches import SearchSummary, search_of
-from ascl_sweep.report.tables import check, table_of
+from ascl.errors import suggestion
+from ascl_sweep.analysis import labels
+from ascl_sweep.analysis.comparison import Arm, Options, matches
+from ascl_sweep.analysis.search_summary import SearchSummary, summarize_search
+from ascl_sweep.analysis.table import (
+    AblationTable,
+    Annotate,
+    build_table,
+    check_options,
+    share_comparisons,
+)
+from ascl_sweep.contracts import RunRow, Scalar, SweepRow
+from ascl_sweep.errors import StoreError, UsageError
+from ascl_sweep.report.document import Section
+from ascl_sweep.spec.metrics import METRICS
+from ascl_sweep.spec.summary import SweepSummary
+from ascl_sweep.store.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+
+PlainData = dict[str, object]
+"""A JSON object."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """One sweep: its table, its search, and the runs behind them."""
+    """The part of a report on one sweep: table, search and runs."""
 
     sweep: SweepRow
-    digest: Digest
+    digest: SweepSummary
     states: Mapping[str, int]
     table: AblationTable | None
     search: SearchSummary | None
@@ -29,85 +44,146 @@ class SweepReport:
 
 
 @dataclass(frozen=True)
-class ScaleClaims:
-    """What the runs of one scale say of the paper's claims."""
+class Appendix:
+    """Sections and data that an extension adds to a report."""
 
-    scale: str
-    findings: tuple[Finding, ...]
+    name: str
+    """Its key in JSON."""
+    sections: tuple[Section, ...]
+    """Shown before the sweeps."""
+    data: tuple[PlainData, ...]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Additions of a project to reports: published values in tables, and more sections."""
+
+    annotate: Annotate
+    build_appendix: Callable[[Store, Sequence[SweepReport], Options], Appendix]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Some sweeps of a store."""
+    """The results of some sweeps of a store.
+
+    Notebooks display a report as tables. Example:
+
+        report = build_report(Store("results"), ["tau_prime"])
+        report.to_pandas().sort_values("mean")
+    """
 
     store: str
     options: Options
     sweeps: tuple[SweepReport, ...]
     problems: tuple[str, ...]
-    """On files that could not be read."""
-    claims: tuple[ScaleClaims, ...] = ()
-    """The paper's, as far as these sweeps are the ones for them."""
+    """Files that could not be read, with reasons."""
+    appendices: tuple[Appendix, ...] = ()
+
+    def to_pandas(self, per: Literal["arm", "run"] = "arm") -> "pandas.DataFrame":
+        """Return the results of all sweeps as one `pandas.DataFrame`.
+
+        Args:
+            per: One row per arm, with its statistics, or one row per run, as in CSV.
+        """
+        from ascl_sweep.report import rows
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UsageError("to_pandas needs pandas: pip install pandas") from error
+        if per == "run":
+            return pd.DataFrame(list(rows.run_rows(self)), columns=list(rows.run_columns(self)))
+        if per != "arm":
+            raise UsageError(f"per must be arm or run, got {per!r}")
+        return pd.DataFrame(list(rows.arm_rows(self)), columns=list(rows.arm_columns(self)))
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown, as `ascl-sweep report --format md` prints it."""
+        from ascl_sweep.report.formats.markdown import FORMAT
+
+        return FORMAT.render(self)
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML without styles or scripts, for notebooks."""
+        from ascl_sweep.report.formats.html.tables import render_notebook
+
+        return render_notebook(self)
 
 
-def report_of(ledger: Ledger, names: Sequence[str] = (), options: Options | None = None) -> Report:
-    """The report on these sweeps of a store, or on all; raises ValueError if there is none."""
+def build_report(
+    store: Store,
+    sweeps: Sequence[str] = (),
+    options: Options | None = None,
+    extensions: Sequence[Extension] = (),
+) -> Report:
+    """Build the report on sweeps of a store.
+
+    Args:
+        store: The store to read.
+        sweeps: Names of sweeps, in the order of the report; all if empty.
+        options: Metric, epoch, baseline and region of equivalence of the tables.
+        extensions: Additions to the report; `reproduction.section.PAPER` adds the ASCL paper.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: A sweep does not exist, or an option is invalid.
+        StoreError: A newer version wrote the store.
+    """
     options = options or Options()
-    check(options)
-    known = ledger.sweeps()
-    _refuse_newer(ledger)
-    if not known:
-        unread = "".join(f"; {problem}" for problem in ledger.problems)
-        raise ValueError(
-            f"there is no sweep in {ledger.address}; start one with `ascl-sweep run FILE`, or say "
-            f"where with --store{unread}"
-        )
-    for name in names:
-        if name not in known:
-            raise ValueError(unknown_name("sweep", name, known))
-    chosen = [known[name] for name in dict.fromkeys(names or known)]
-    digests = [Digest.of_json(sweep.digest) for sweep in chosen]
-    rows = _by_sweep(ledger.runs().values())
+    check_options(options)
+    known = store.sweeps()
+    _refuse_newer(store)
+    chosen = list(store.select_sweeps(known, sweeps).values())
+    digests = [SweepSummary.of_json(sweep.digest) for sweep in chosen]
+    rows = _by_sweep(store.runs().values())
     asked = {options.metric} if options.metric else {(d.table or {}).get("metric") for d in digests}
     only_epochs_have = sorted(m for m in asked if m in METRICS and METRICS[m].last is None)
-    last = ledger.last_epochs(only_epochs_have) if only_epochs_have else {}
-    _refuse_newer(ledger)
-    reports = []
-    for sweep, digest in zip(chosen, digests, strict=True):
-        own = rows.get((sweep.name, sweep.scale), [])
-        reports.append(
-            SweepReport(
-                sweep=sweep,
-                digest=digest,
-                states=dict(Counter(row.state for row in own)),
-                table=table_of(sweep, own, options, last),
-                search=search_of(sweep, own),
-                runs=tuple(own),
-            )
+    last = store.last_epochs(only_epochs_have) if only_epochs_have else {}
+    _refuse_newer(store)
+    annotators = [extension.annotate for extension in extensions]
+    owned = {key: rows.get(key, []) for key in map(_key, known.values())}
+    # Sweeps that share runs with the chosen ones may own some of their comparisons.
+    ids = {row.run_id for sweep in chosen for row in owned[_key(sweep)]}
+    shared = [
+        sweep
+        for sweep in known.values()
+        if sweep not in chosen and any(row.run_id in ids for row in owned[_key(sweep)])
+    ]
+    tables = {
+        sweep.name: table
+        for sweep in chosen
+        if (table := build_table(sweep, owned[_key(sweep)], options, last, annotators))
+    }
+    for sweep in shared:
+        with suppress(UsageError):  # the options may not fit a sweep that is not reported
+            table = build_table(sweep, owned[_key(sweep)], options, last)
+            tables |= {sweep.name: table} if table else {}
+    tables = {table.sweep: table for table in share_comparisons(list(tables.values()))}
+    reports = [
+        SweepReport(
+            sweep=sweep,
+            digest=digest,
+            states=dict(Counter(row.state for row in owned[_key(sweep)])),
+            table=tables.get(sweep.name),
+            search=summarize_search(sweep, owned[_key(sweep)]),
+            runs=tuple(owned[_key(sweep)]),
         )
+        for sweep, digest in zip(chosen, digests, strict=True)
+    ]
     if options.baseline:
         _check_baseline(options.baseline, [arm for r in reports if r.table for arm in r.table.arms])
-    claims = tuple(_claims(ledger, reports, options))
-    return Report(ledger.address, options, tuple(reports), tuple(ledger.problems), claims)
+    appendices = tuple(e.build_appendix(store, reports, options) for e in extensions)
+    return Report(store.address, options, tuple(reports), tuple(store.problems), appendices)
 
 
-def _claims(ledger: Ledger, reports: Sequence[SweepReport], options: Options) -> list[ScaleClaims]:
-    """What the runs of these sweeps say of the paper's claims, at each scale by itself."""
-    found = []
-    for scale in dict.fromkeys(report.sweep.scale for report in reports):
-        own = [report for report in reports if report.sweep.scale == scale]
-        names = {report.sweep.name for report in own} & SWEEPS
-        rows = {row.run_id: row for report in own for row in report.runs}
-        speed = {i for i, row in rows.items() if set(row.sweeps) & EARLY_SWEEPS & names}
-        curves = ledger.curves(["knn_top1"]) if speed else ()
-        first = {i: early(curve["epoch"], curve["knn_top1"]) for i, curve in curves if i in speed}
-        known = {run_id: value for run_id, value in first.items() if value is not None}
-        judged = findings(rows.values(), names, known, options.region)
-        found += [ScaleClaims(scale, judged)] if judged else []
-    return found
+def _key(sweep: SweepRow) -> tuple[str, str]:
+    return sweep.name, sweep.scale
 
 
 def _by_sweep(rows: Iterable[RunRow]) -> dict[tuple[str, str], list[RunRow]]:
-    """Every run under each sweep that wants it, and the scale it was run at."""
+    """Group runs by sweep and scale; a run may belong to several sweeps."""
     found: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
         for name in row.sweeps:
@@ -115,26 +191,26 @@ def _by_sweep(rows: Iterable[RunRow]) -> dict[tuple[str, str], list[RunRow]]:
     return found
 
 
-def _refuse_newer(ledger: Ledger) -> None:
-    if ledger.newer:
-        raise ValueError(
-            f"{ledger.address} was written by a newer version, and a report without what it wrote "
-            f"would be wrong: {ledger.newer[0]}"
+def _refuse_newer(store: Store) -> None:
+    if store.newer:
+        raise StoreError(
+            f"{store.address} was written by a newer version, and a report that skips its files "
+            f"would be wrong: {store.newer[0]}"
         )
 
 
 def _check_baseline(wanted: Mapping[str, Scalar], arms: Sequence[Arm]) -> None:
-    """Refuse a baseline that none of the arms is."""
+    """Raise UsageError if no arm matches the baseline."""
     for key, value in wanted.items():
         if arms and not any(key in arm.config for arm in arms):
             keys = {key for arm in arms for key in arm.config}
-            raise ValueError(
-                f"--baseline must name keys that arms have, and none has {key!r}"
-                f"{suggestion(key, keys)}"
+            raise UsageError(
+                f"--baseline must name config keys of the arms, got {key!r}{suggestion(key, keys)}"
             )
-        if not any(has(arm, {key: value}) for arm in arms):
+        if not any(matches(arm, {key: value}) for arm in arms):
             there = dict.fromkeys(arm.config[key] for arm in arms if key in arm.config)
-            known = f"; there are: {', '.join(map(labels.value_of, there))}" if there else ""
-            raise ValueError(f"no arm has the baseline {labels.arm({key: value})}{known}")
-    if not any(has(arm, wanted) for arm in arms):
-        raise ValueError(f"no arm has all of the baseline {labels.arm(wanted)}")
+            known = f"; known values: {', '.join(map(labels.value_of, there))}" if there else ""
+            raise UsageError(f"no arm matches --baseline {key}={labels.value_of(value)}{known}")
+    if not any(matches(arm, wanted) for arm in arms):
+        given = ", ".join(f"{key}={labels.value_of(value)}" for key, value in wanted.items())
+        raise UsageError(f"no arm matches all of --baseline {given}")

@@ -1,4 +1,4 @@
-"""Configs: presets, overrides, identity, and faults all at once."""
+"""Laws of configs: presets, overrides, identity, and all issues at once."""
 
 import tempfile
 from pathlib import Path
@@ -10,16 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ascl.config import RunConfig, load_config, merge, parse_overrides, with_overrides
-from ascl.datasets import DATASETS
-from ascl.faults import Faulty
+from ascl.config import RunConfig, load_config, merge, parse_overrides
+from ascl.data.base import DATASETS
+from ascl.errors import ConfigError
 from ascl.methods import method_names
 
 
-def faults(given: object) -> list[str]:
-    with pytest.raises(Faulty) as caught:
+def changed(given: Any, *overrides: str) -> RunConfig:
+    """The config of a mapping with some keys changed."""
+    return RunConfig.of(merge(given, parse_overrides(overrides)))
+
+
+def issues(given: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
         RunConfig.of(given)
-    return [str(fault) for fault in caught.value.faults]
+    return [str(issue) for issue in caught.value.issues]
 
 
 # -- presets: every row of the table of differences
@@ -84,7 +89,7 @@ def test_the_batch_scales_the_learning_rate_in_paper_and_not_in_code() -> None:
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("dataset", sorted(DATASETS))
 @pytest.mark.parametrize("preset", ["paper", "code"])
-def test_every_method_has_a_sane_run_on_every_dataset(
+def test_every_method_has_valid_defaults_on_every_dataset(
     method: str, dataset: str, preset: str
 ) -> None:
     given = {"preset": preset, "method": {"name": method}, "data": {"name": dataset}}
@@ -96,25 +101,25 @@ def test_every_method_has_a_sane_run_on_every_dataset(
 
 
 def test_overrides_change_only_what_they_name() -> None:
-    config = with_overrides(RunConfig.of({}), ["optim.lr=1e-3", "data.train_size=5000", "seed=3"])
+    config = changed({}, "optim.lr=1e-3", "data.train_size=5000", "seed=3")
     assert (config.optim.lr, config.data.train_size, config.seed) == (1e-3, 5000, 3)
     assert config.optim.weight_decay == 1e-4
 
 
-def test_a_change_of_preset_moves_what_the_preset_gave_and_not_what_the_user_gave() -> None:
-    config = with_overrides(RunConfig.of({"optim": {"lr": 0.06}}), ["preset=code"])
+def test_change_of_preset_changes_its_defaults_and_keeps_user_values() -> None:
+    config = changed({"optim": {"lr": 0.06}}, "preset=code")
     assert config.optim.lr == 0.06
     assert config.optim.weight_decay == 5e-4
 
 
-def test_an_empty_value_takes_a_key_back_to_none() -> None:
-    config = RunConfig.of({"data": {"train_size": 5000}})
-    assert with_overrides(config, ["data.train_size="]).data.train_size is None
+def test_empty_override_resets_a_key_to_none() -> None:
+    given = {"data": {"train_size": 5000}}
+    assert changed(given, "data.train_size=").data.train_size is None
 
 
 @pytest.mark.parametrize("text", ["lr", "=3", "a..b=1", ".=1", ""])
-def test_a_malformed_override_gets_a_sentence(text: str) -> None:
-    with pytest.raises(Faulty, match=r"must look like optim.lr=0.03"):
+def test_malformed_override_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"must look like optim.lr=0.03"):
         parse_overrides([text])
 
 
@@ -131,8 +136,8 @@ def test_no_file_ends_in_a_traceback(text: str) -> None:
         file.flush()
         try:
             load_config(file.name)
-        except Faulty as faulty:
-            assert all(fault.message for fault in faulty.faults)
+        except ConfigError as config_error:
+            assert all(issue.message for issue in config_error.issues)
 
 
 known = st.sampled_from(
@@ -145,13 +150,13 @@ inner = st.sampled_from(["name", "lr", "width", "relabel", "root", "train_size",
 def test_no_config_ends_in_a_traceback(given: object) -> None:
     try:
         RunConfig.of(given)
-    except Faulty as faulty:
-        assert all(fault.message for fault in faulty.faults)
+    except ConfigError as config_error:
+        assert all(issue.message for issue in config_error.issues)
 
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=2), trees), st.dictionaries(st.text(max_size=2), trees))
-def test_merging_leaves_its_inputs_alone(under: dict[str, Any], over: dict[str, Any]) -> None:
+def test_merging_does_not_modify_its_inputs(under: dict[str, Any], over: dict[str, Any]) -> None:
     before = repr(under), repr(over)
     merge(under, over)
     assert before == (repr(under), repr(over))
@@ -160,8 +165,8 @@ def test_merging_leaves_its_inputs_alone(under: dict[str, Any], over: dict[str, 
 # -- faults
 
 
-def test_all_faults_come_at_once() -> None:
-    found = faults(
+def test_all_issues_are_reported_at_once() -> None:
+    found = issues(
         {
             "epochs": 0,
             "batchsize": 3,
@@ -182,54 +187,76 @@ def test_all_faults_come_at_once() -> None:
     ]
 
 
+def test_a_key_of_other_methods_names_them() -> None:
+    (found,) = issues({"method": {"name": "simsiam", "relabel": "ascl"}})
+    assert found == (
+        "method.relabel: simsiam has no 'relabel'; methods that have it: "
+        "byol, moco, nnclr, ressl, simclr"
+    )
+
+
+def test_a_key_without_its_section_is_suggested_with_it() -> None:
+    assert issues({"lr": 0.1}) == ["lr: no such field (did you mean 'optim.lr'?)"]
+    assert issues({"num_neighbours": 3}) == [
+        "num_neighbours: no such field (did you mean 'method.num_neighbours'?)"
+    ]
+    assert issues({"epochs": None}) == ["epochs: must be an integer, got no value"]
+
+
 def test_unknown_names_list_the_known_ones() -> None:
-    found = faults({"method": {"name": "mocco"}, "data": {"name": "cifar"}})
+    found = issues({"method": {"name": "mocco"}, "data": {"name": "cifar"}})
     assert found[0].startswith("method.name: no method named 'mocco' (did you mean 'moco'?); there")
     assert found[1].startswith("data.name: no dataset named 'cifar'")
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "message"),
     [
         (
             {"batch_size": 100},
-            "batch_size: the batch must be a multiple of the BN groups, got batch_size=100, "
-            "bn_splits=8; try 96 or 104",
+            "batch_size: must be a multiple of encoder.bn_splits, got batch_size=100, bn_splits=8; "
+            "try 96 or 104",
         ),
         ({"batch_size": 8}, "each BN group needs at least 2 images"),
         (
             {"runtime": {"micro_batches": 3}},
-            "runtime.micro_batches: the BN groups must divide evenly over the micro-batches, for "
-            "statistics never cross them, got encoder.bn_splits=8, runtime.micro_batches=3; "
-            "try 2 or 4, or another encoder.bn_splits",
+            "runtime.micro_batches: encoder.bn_splits must be a multiple of runtime.micro_batches "
+            "on each worker, because BN statistics are computed within a micro-batch, "
+            "got encoder.bn_splits=8, runtime.micro_batches=3; "
+            "try runtime.micro_batches=2 or 4, or another encoder.bn_splits",
         ),
         (
             {"method": {"name": "byol"}, "runtime": {"micro_batches": 2}},
-            "got encoder.bn_splits=1, runtime.micro_batches=2; try 1, or another encoder.bn_splits",
+            "got encoder.bn_splits=1, runtime.micro_batches=2; "
+            "try runtime.micro_batches=1, or another encoder.bn_splits",
         ),
         ({"data": {"train_size": 100}}, "a batch cannot be larger than the training set"),
-        ({"preset": "code", "epochs": 5}, "warm-up must end before the run does"),
+        (
+            {"preset": "code", "epochs": 5},
+            "optim.warmup_epochs: must be less than epochs, got warmup_epochs=5, epochs=5; "
+            "train longer, or lower optim.warmup_epochs (preset code sets it to 5)",
+        ),
         (
             {"method": {"relabel": "hard", "num_neighbours": 9, "queue_size": 8}},
             "must be at most the number of keys in the bank, got num_neighbours=9, 8 keys",
         ),
         (
             {"batch_size": 2, "method": {"name": "byol", "relabel": "ascl"}},
-            "relabelling in the batch needs at least 3 images, got batch_size=2",
+            "batch_size: relabeling within the batch needs at least 3 images, got batch_size=2",
         ),
         ({"optim": {"lr": float("nan")}}, "optim.lr: must be a finite number, got nan"),
         ({"epochs": True}, "epochs: must be an integer, got True"),
         ([], "a config must be a mapping of keys, got []"),
     ],
 )
-def test_bad_values_get_the_rule_the_value_and_the_way_out(given: object, sentence: str) -> None:
-    assert any(sentence in fault for fault in faults(given)), faults(given)
+def test_bad_values_are_refused_with_rule_value_and_fix(given: object, message: str) -> None:
+    assert any(message in issue for issue in issues(given)), issues(given)
 
 
-def test_faults_of_a_file_name_its_lines(tmp_path: Path) -> None:
+def test_issues_of_a_file_name_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("epochs: 10\noptim:\n  lr: fast\nmethod:\n  num_neighbors: 3\n")
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert str(caught.value).splitlines() == [
         f"{path}:3: optim.lr: must be a number, got 'fast'",
@@ -259,9 +286,9 @@ def test_identity_is_stable_over_versions_of_this_program() -> None:
     + ["runtime.micro_batches=4"]
     + ["method.num_neighbours=5", "method.target_temperature=0.5"],  # MoCo has no neighbours
 )
-def test_what_changes_no_number_changes_no_identity(change: str) -> None:
-    config = RunConfig.of({"method": {"relabel": "none"}})
-    assert with_overrides(config, [change]).identity() == config.identity()
+def test_keys_without_effect_on_results_keep_the_identity(change: str) -> None:
+    given = {"method": {"relabel": "none"}}
+    assert changed(given, change).identity() == RunConfig.of(given).identity()
 
 
 @pytest.mark.parametrize(
@@ -271,50 +298,52 @@ def test_what_changes_no_number_changes_no_identity(change: str) -> None:
     + ["eval.knn_k=20", "runtime.precision=bf16", "method.relabel=ahcl", "preset=code"]
     + ["optim.name=lars", "method.symmetric=true"],
 )
-def test_what_can_change_a_number_changes_the_identity(change: str) -> None:
-    config = RunConfig.of({"method": {"relabel": "ascl"}})
-    assert with_overrides(config, [change]).identity() != config.identity()
+def test_keys_that_can_change_results_change_the_identity(change: str) -> None:
+    given = {"method": {"relabel": "ascl"}}
+    assert changed(given, change).identity() != RunConfig.of(given).identity()
 
 
-def test_what_full_byol_has_changes_the_identity_and_what_it_has_not_does_not() -> None:
-    plain = RunConfig.of({"method": {"name": "byol"}})
+def test_options_of_full_byol_change_the_identity_only_if_enabled() -> None:
+    byol = {"method": {"name": "byol"}}
+    plain = RunConfig.of(byol)
     assert plain.identity() == "55826a0d7335", "as before there was a choice"
     for change in ("method.symmetric", "method.momentum_rises"):
-        assert with_overrides(plain, [f"{change}=false"]).identity() == plain.identity()
-        assert with_overrides(plain, [f"{change}=true"]).identity() != plain.identity()
+        assert changed(byol, f"{change}=false").identity() == plain.identity()
+        assert changed(byol, f"{change}=true").identity() != plain.identity()
 
 
-def test_two_ways_of_saying_a_run_are_one_run() -> None:
+def test_equivalent_configs_have_one_identity() -> None:
     code = RunConfig.of({"preset": "code"})
     spelled = RunConfig.of(yaml.safe_load(code.to_yaml()) | {"preset": "paper"})
     assert spelled.identity() == code.identity()
 
 
-def test_no_neighbours_is_the_plain_method_whatever_it_is_called() -> None:
+def test_zero_neighbors_have_the_identity_of_the_plain_method() -> None:
     moco = RunConfig.of({"method": {"relabel": "none"}})
     for kind in ("hard", "ahcl", "ascl"):
         none = RunConfig.of({"method": {"relabel": kind, "num_neighbours": 0}})
         assert none.identity() == moco.identity()
 
 
-def test_a_config_keeps_its_own_copy_of_what_it_was_given() -> None:
-    given: Any = {"optim": {"lr": 0.1}}
-    config = RunConfig.of(given)
-    given["optim"]["lr"] = 0.5
-    assert with_overrides(config, []).optim.lr == 0.1
-
-
-def test_what_was_said_on_the_command_line_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+def test_command_line_issues_are_not_located_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("optim: {lr: 0.1}\nepochs: 0\n")
-    with pytest.raises(Faulty) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_config(path, ["optim.lr.x=3"])
     first, second = str(caught.value).splitlines()
     assert first.startswith("optim.lr: must be a number")
     assert second.startswith(f"{path}:2: epochs:")
 
 
-def test_the_target_temperature_is_nothing_to_hard_relabelling() -> None:
-    hard = RunConfig.of({"method": {"relabel": "hard"}})
-    assert with_overrides(hard, ["method.target_temperature=0.1"]).identity() == hard.identity()
-    assert with_overrides(hard, ["method.num_neighbours=2"]).identity() != hard.identity()
+def test_target_temperature_has_no_effect_on_hard_relabeling() -> None:
+    given = {"method": {"relabel": "hard"}}
+    hard = RunConfig.of(given).identity()
+    assert changed(given, "method.target_temperature=0.1").identity() == hard
+    assert changed(given, "method.num_neighbours=2").identity() != hard
+
+
+def test_merging_copies_both_trees() -> None:
+    under, over = {"optim": {"lr": 0.1}}, {"space": {"seeds": [0]}}
+    merged = merge(under, over)
+    merged["optim"]["lr"], merged["space"]["seeds"][0] = 0.2, 1
+    assert under == {"optim": {"lr": 0.1}} and over == {"space": {"seeds": [0]}}

@@ -1,12 +1,15 @@
 """Two ranks of b/2 are one rank of b: bank, loss, gradients, running statistics and scores.
 
-All of it in one pair of processes, since starting them is what costs; each law is its own test.
+What ranks compute is cut into parts, and each part is computed once: a part that is slow or stuck
+fails the laws about it and no others.
 BN included: `encoder.bn_splits` counts groups of the global batch, whatever rank they are on.
 """
 
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +22,31 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchvision.transforms import functional as TF
 
-from ascl import evaluate
-from ascl.batches import Pixels, plain_batches, training_batches
-from ascl.checkpoint import resume, train_in
-from ascl.config import RunConfig, with_overrides
-from ascl.data import load_data
-from ascl.datasets import DATASETS, Images
+from ascl import train as training
+from ascl.augment.views import ViewSpec
+from ascl.checkpoint import advance_in, resume, train_in
+from ascl.config import RunConfig
+from ascl.data.base import DATASETS, Images
+from ascl.data.loader import Pixels, plain_batches, training_batches
+from ascl.data.subset import load_data
 from ascl.distributed import (
-    agreed,
+    broadcast_first,
+    encode_shuffled,
     gather_uneven,
     gather_with_gradient,
     mean,
+    plan_shuffle,
     rank,
-    route,
     share,
-    shuffled_keys,
     world_size,
 )
-from ascl.encoders import splits_per_rank
-from ascl.evaluate import features, knn_predict, knn_top1, linear_probe, own_features, own_labels
+from ascl.eval import knn as evaluate
+from ascl.eval.extract import extract_features, extract_own_features, own_labels
+from ascl.eval.knn import knn_predict, knn_top1
+from ascl.eval.linear_probe import linear_probe
+from ascl.metrics import EpochMetrics
+from ascl.models.batch_norm import splits_per_rank
 from ascl.train import Run, build, train
-from ascl.views import ViewSpec
 from tests.conftest import ONE_EACH, SYSTEMS, steady, tiny
 from tests.processes import on_ranks
 
@@ -47,7 +54,7 @@ CROSSING = sorted(
     {*ONE_EACH, "ascl", "byol_ascl", "byol_full", "instdisc_sampled", "nnclr_ascl", "simclr_ascl"}
     | {"swav_full"}
 )
-"""The systems that differ in what crosses ranks: other relabellings take the same way."""
+"""Systems that differ in what crosses ranks; other kinds of relabeling use the same path."""
 
 
 @pytest.fixture(params=CROSSING)
@@ -55,21 +62,20 @@ def system(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def config(system: str) -> RunConfig:
+def config(system: str, **changes: Any) -> RunConfig:
     splits = 4 if SYSTEMS[system]["name"] == "moco" else 2
-    return steady(
-        system, epochs=1, encoder={"bn_splits": splits}, eval={"probe": "cached", "probe_epochs": 2}
-    )
+    small = {"epochs": 1, "encoder": {"bn_splits": splits}}
+    return steady(system, **small, eval={"probe": "cached", "probe_epochs": 2}, **changes)
 
 
 def in_micro_batches(micro_batches: int) -> RunConfig:
-    return with_overrides(config("ascl"), [f"runtime.micro_batches={micro_batches}"])
+    return config("ascl", runtime={"micro_batches": micro_batches})
 
 
 def first_gradients(run: Run) -> dict[str, torch.Tensor]:
     """Train one epoch and keep the gradients of its first step."""
     kept: dict[str, torch.Tensor] = {}
-    step = run.optimiser.step
+    step = run.optimizer.step
 
     def watch(*args: Any, **kwargs: Any) -> Any:
         if not kept:
@@ -78,57 +84,67 @@ def first_gradients(run: Run) -> dict[str, torch.Tensor]:
             )
         return step(*args, **kwargs)
 
-    run.optimiser.step = watch  # type: ignore[method-assign]
+    run.optimizer.step = watch  # type: ignore[method-assign]
     list(train(run))
     return kept
 
 
-def everything() -> dict[str, Any]:
-    """What this rank sees, for every system."""
-    seen: dict[str, Any] = {}
-    for system in CROSSING:
-        run = build(config(system))
-        gradients = first_gradients(run)
-        last = run.history[-1]
-        seen[system] = {
-            "gradients": gradients,
-            "state": run.method.state_dict(),
-            "loss": last.loss,
-            "knn": last.knn_top1,
-            "probe": last.probe_top1,
-        }
-    seen["uneven"] = gather_uneven(torch.arange(7)[share(7)], 7)
-    seen["gathered"] = gathered()
-    seen["agreed"] = agreed(torch.full((2, 3), 1.0 + rank()).T)  # not contiguous
-    try:
-        splits_per_rank(3 * world_size() // 2)
-    except ValueError as error:
-        seen["splits"] = str(error)
-    try:
-        build(tiny("moco", batch_size=15, encoder={"bn_splits": 3}))
-    except ValueError as error:
-        seen["batch"] = str(error)
-    try:
-        diverging = build(tiny("moco", encoder={"bn_splits": 2}, optim={"lr": 1e30}))
-        list(train(diverging))
-    except RuntimeError as error:
-        seen["diverged"] = str(error)
+def part(name: str) -> Any:
+    """Results of this rank for a part: a system's name or one of `PARTS`."""
+    return PARTS[name]() if name in PARTS else trained(name)
+
+
+def trained(system: str) -> dict[str, Any]:
+    run = build(config(system))
+    gradients = first_gradients(run)
+    last = run.history[-1]
+    return {
+        "gradients": gradients,
+        "state": run.method.state_dict(),
+        "loss": last.loss,
+        "knn": last.knn_top1,
+        "probe": last.probe_top1,
+        "probe_best": last.probe_best_top1,
+    }
+
+
+def collectives() -> dict[str, Any]:
+    return {
+        "uneven": gather_uneven(torch.arange(7)[share(7)], 7),
+        "gathered": gathered(),
+        "agreed": broadcast_first(torch.full((2, 3), 1.0 + rank()).T),  # not contiguous
+        "rank": rank(),
+    }
+
+
+def refusals() -> dict[str, str]:
+    """The message of each config that does not fit this number of ranks."""
+
+    def diverge() -> None:
+        list(train(build(tiny("moco", encoder={"bn_splits": 2}, optim={"lr": 1e30}))))
+
+    attempts: dict[str, Callable[[], object]] = {
+        "splits": lambda: splits_per_rank(3 * world_size() // 2),
+        "batch": lambda: build(tiny("moco", batch_size=15, encoder={"bn_splits": 3})),
+        "diverged": diverge,
+        "cut": lambda: build(in_micro_batches(4)),
+    }
+    seen = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except (ValueError, RuntimeError) as error:
+            seen[name] = str(error)
+    return seen
+
+
+def in_two_micro_batches() -> dict[str, Any]:
     run = build(in_micro_batches(2))
-    seen["parts"] = {"gradients": first_gradients(run), "state": run.method.state_dict()}
-    try:
-        build(in_micro_batches(4))
-    except ValueError as error:
-        seen["cut"] = str(error)
-    seen["resumed"] = resumed()
-    seen["paper"] = measured(build(with_paper_probe()))
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        seen["streamed"] = streamed(Path(folder), patch)
-    seen["rank"] = rank()
-    return seen | sent_around()
+    return {"gradients": first_gradients(run), "state": run.method.state_dict()}
 
 
 def gathered() -> dict[str, torch.Tensor]:
-    """A loss of this rank's features among everyone's, and its gradients as DDP averages them."""
+    """A loss over the gathered features, and this rank's gradients as DDP averages them."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(8, 5, generator=generator, dtype=torch.float64)[share(8)]
     weight = torch.randn(5, 3, generator=generator, dtype=torch.float64).requires_grad_()
@@ -150,37 +166,44 @@ def with_paper_probe(**changes: Any) -> RunConfig:
 
 
 def measured(run: Run) -> dict[str, Any]:
-    """What an epoch of a run comes to, and a probe's weights after each of its steps."""
+    """Metrics of one epoch of a run, and a probe's weights after each of its steps."""
     list(train(run))
     last = run.history[-1]
     return {
         "loss": last.loss,
         "knn": last.knn_top1,
         "probe": last.probe_top1,
+        "probe_best": last.probe_best_top1,
         # Of mean colours: encoders differ by rounding, which a rate of 10 makes much of.
-        "steps": steps_of(lambda: probe(run, crop_min=0.2)),
-        "cached_steps": steps_of(lambda: probe(run, crop_min=None)),
+        "steps": steps_of(lambda: probe(run, cached=False)),
+        "cached_steps": steps_of(lambda: probe(run, cached=True)),
     }
 
 
-def probe(run: Run, crop_min: float | None) -> None:
+def probe(run: Run, *, cached: bool) -> None:
     data, pixels = run.data, run.pixels
-    linear_probe(
-        lambda x: x.mean(dim=(2, 3)),
-        *(data.reference, data.test, pixels),
+    for _ in linear_probe(
+        *(mean_color, data.reference, pixels),
+        *(extract_features(mean_color, data.test, pixels), data.test.labels),
         num_classes=data.spec.num_classes,
         epochs=3,
         seed=0,
-        crop_min=crop_min,
-    )
+        crop_min=0.2,
+        cached=extract_own_features(mean_color, data.reference, pixels) if cached else None,
+    ):
+        pass
+
+
+def mean_color(images: Tensor) -> Tensor:
+    return images.mean(dim=(2, 3))
 
 
 def steps_of(train_something: Callable[[], None]) -> list[torch.Tensor]:
-    """The first weight of what is trained, after each step."""
+    """The first trained weight after each step."""
     steps: list[torch.Tensor] = []
 
-    def keep(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        steps.append(optimiser.param_groups[0]["params"][0].detach().clone())
+    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        steps.append(optimizer.param_groups[0]["params"][0].detach().clone())
 
     hook = register_optimizer_step_post_hook(keep)
     try:
@@ -190,27 +213,34 @@ def steps_of(train_something: Callable[[], None]) -> list[torch.Tensor]:
     return steps
 
 
-def streamed(root: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What comes of an ImageNet on disk: its views and pictures as this rank gets them, a run."""
+def streamed() -> dict[str, Any]:
+    """Results for an ImageNet on disk: this rank's views and images, and a run."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        return streamed_from(Path(folder), patch)
+
+
+def streamed_from(root: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     write_imagenet(root)
     small = replace(DATASETS["imagenet"], num_classes=10, view_size=32)
-    patch.setitem(DATASETS, "imagenet", small)  # type: ignore[arg-type]
+    patch.setitem(DATASETS, "imagenet", small)
     data = {"name": "imagenet", "root": str(root), "train_size": 65, "holdout": 0.0}
     run = build(with_paper_probe(data=data, encoder={"name": "resnet18", "max_pool": False}))
     assert not isinstance(run.data.train, Images) and not isinstance(run.data.test, Images)
     steps = torch.arange(64).view(4, 16)
     specs = [ViewSpec("strong", 32), ViewSpec("weak", 32)]
     generators = [torch.Generator().manual_seed(i) for i in range(2)]
-    batches = list(training_batches(run.data.train, list(steps), specs, generators, run.pixels))
+    batches = list(
+        training_batches(run.data.train, list(steps), specs, generators, run.pixels, repeat(None))
+    )
     return measured(run) | {
-        "views": [torch.stack([*views]) for views, _ in batches],
-        "classes": [classes for _, classes in batches],
+        "views": [torch.stack(batch.views) for batch in batches],
+        "classes": [batch.labels for batch in batches],
         "pictures": torch.cat(list(plain_batches(run.data.test, run.pixels))),
     }
 
 
 def write_imagenet(root: Path) -> None:
-    """Ten classes of shapes in ImageNet's layout, in pictures of all sizes."""
+    """Ten classes of shapes in ImageNet's layout, in images of all sizes."""
     shapes = load_data("shapes", "", train_size=99)
     assert isinstance(shapes.train, Images)
     labels = shapes.train.labels.tolist()
@@ -221,7 +251,7 @@ def write_imagenet(root: Path) -> None:
 
 
 def resumed() -> list[float]:
-    """Losses of a run that is stopped after an epoch and goes on, each rank with its own disk."""
+    """Losses of a run that is stopped after an epoch and resumed; each rank has its own disk."""
     settings = tiny("ascl", epochs=2, encoder={"bn_splits": 2})
     with tempfile.TemporaryDirectory() as folder:
         first = train_in(build(settings), Path(folder))
@@ -232,15 +262,30 @@ def resumed() -> list[float]:
         return [metrics.loss for metrics in (*again.history, *train_in(again, Path(folder)))]
 
 
+def resumed_in_its_evaluation(settings: RunConfig) -> list[float | None]:
+    """Scores of a run whose process ends after every save of its evaluation."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "SAVE_SECONDS", 0.0)
+        steps = []
+        while not steps or not isinstance(steps[-1], EpochMetrics):
+            run = build(settings)
+            resume(run, Path(folder))
+            steps.append(next(advance_in(run, Path(folder))))
+        saves = 2 + settings.eval.probe_epochs  # after training, kNN, each epoch of the probe
+        assert len(steps) == saves + 1
+        return [steps[-1].knn_top1, steps[-1].probe_top1, steps[-1].probe_best_top1]
+
+
 def sent_around() -> dict[str, Any]:
-    """Shuffled keys and kNN as this rank has them, and how much went around for them."""
+    """This rank's shuffled keys and kNN results, and the amount of communication."""
     with pytest.MonkeyPatch.context() as patch:
         seen: dict[str, Any] = {"keys": []}
         exchanged = watched(patch, "all_to_all_single")
         gathered = watched(patch, "all_gather_into_tensor")
         for seed in range(4):
             images, order = images_and_order(seed)
-            seen["keys"].append(shuffled_keys(less_their_mean, images[share(12)], order))
+            shuffle = plan_shuffle(order, rank(), world_size())
+            seen["keys"].append(encode_shuffled(less_their_mean, images[share(12)], shuffle))
         seen["exchanged"], seen["gathered_for_keys"] = [*exchanged], [*gathered]
         gathered.clear()
         seen["scored"] = scored()
@@ -257,7 +302,7 @@ def sent_around() -> dict[str, Any]:
 
 
 def watched(patch: pytest.MonkeyPatch, name: str) -> list[list[int]]:
-    """Shapes of what PyTorch's function gives out from now on."""
+    """Record the shapes that PyTorch's function returns from now on."""
     shapes: list[list[int]] = []
     function = getattr(dist, name)
 
@@ -270,7 +315,7 @@ def watched(patch: pytest.MonkeyPatch, name: str) -> list[list[int]]:
 
 
 def images_and_order(seed: int) -> tuple[Tensor, Tensor]:
-    """A batch of twelve, as it is laid out for training, and what to shuffle it by."""
+    """A batch of twelve in the memory format of training, and a permutation."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(12, 3, 4, 4, generator=generator)
     order = torch.randperm(12, generator=generator)
@@ -278,7 +323,7 @@ def images_and_order(seed: int) -> tuple[Tensor, Tensor]:
 
 
 class LessTheirMean(torch.nn.Module):
-    """As batch norm, makes of an image what depends on the others that it is encoded with."""
+    """Like batch norm: the result for an image depends on the other images of its group."""
 
     def forward(self, images: Tensor) -> Tensor:
         return (images - images.mean(dim=0)).flatten(1)
@@ -298,7 +343,7 @@ KNN_CASES = {  # bank, k, which are without a label
 
 
 def knn(size: int, k: int, unlabelled: Any) -> Tensor:
-    """What 50 random queries are taken for, each rank having its share of a random bank."""
+    """Predictions for 50 random queries; each rank has its share of a random bank."""
     generator = torch.Generator().manual_seed(size + k)
     bank, queries = (torch.randn(n, 6, generator=generator) for n in (size, 50))
     labels = torch.randint(0, 4, (size,), generator=generator)
@@ -308,7 +353,7 @@ def knn(size: int, k: int, unlabelled: Any) -> Tensor:
 
 
 def scored() -> float:
-    """The kNN score of 12 of 130 pictures that are their own features."""
+    """The kNN score of 12 of 130 images that are their own features."""
     generator = torch.Generator().manual_seed(0)
     pictures = torch.randint(0, 256, (130, 3, 8, 8), generator=generator).to(torch.uint8)
     bank = Images(pictures, torch.randint(0, 3, (130,), generator=generator))
@@ -316,8 +361,8 @@ def scored() -> float:
     grey = torch.full((3,), 0.5)
     pixels = Pixels(torch.device("cpu"), 8, grey, grey)
     return knn_top1(
-        *(own_features(as_they_are, bank, pixels), own_labels(bank, pixels)),
-        *(features(as_they_are, test, pixels), test.labels),
+        *(extract_own_features(as_they_are, bank, pixels), own_labels(bank, pixels)),
+        *(extract_features(as_they_are, test, pixels), test.labels),
         num_classes=3,
         k=4,
         temperature=0.1,
@@ -328,26 +373,44 @@ def as_they_are(pictures: Tensor) -> Tensor:
     return pictures.flatten(1)
 
 
+PARTS: dict[str, Callable[[], Any]] = {
+    "collectives": collectives,
+    "refusals": refusals,
+    "micro_batches": in_two_micro_batches,
+    "resumed": resumed,
+    "resumed_in_its_evaluation": lambda: {
+        "paper": resumed_in_its_evaluation(with_paper_probe()),
+        "ascl": resumed_in_its_evaluation(config("ascl")),  # with the cached probe
+    },
+    "paper": lambda: measured(build(with_paper_probe())),
+    "streamed": streamed,
+    "sent_around": sent_around,
+}
+
+One = Callable[[str], Any]
+"""Results of a single rank for a part."""
+Several = Callable[[str], list[Any]]
+"""Results of each of several ranks for a part."""
+
+
 @pytest.fixture(scope="module")
-def three() -> list[dict[str, Any]]:
-    return on_ranks(3, sent_around)
+def one() -> One:
+    return cache(part)
+
+
+@pytest.fixture(scope="module")
+def two() -> Several:
+    return cache(lambda name: on_ranks(2, part, name))
+
+
+@pytest.fixture(scope="module")
+def three() -> Several:
+    return cache(lambda name: on_ranks(3, part, name))
 
 
 @pytest.fixture(params=[2, 3])
-def several(
-    request: pytest.FixtureRequest, two: list[dict[str, Any]], three: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    return two if request.param == 2 else three
-
-
-@pytest.fixture(scope="module")
-def one() -> dict[str, Any]:
-    return everything()
-
-
-@pytest.fixture(scope="module")
-def two() -> list[dict[str, Any]]:
-    return on_ranks(2, everything)
+def several(request: pytest.FixtureRequest, two: Several, three: Several) -> list[dict[str, Any]]:
+    return (two if request.param == 2 else three)("sent_around")
 
 
 def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
@@ -356,122 +419,130 @@ def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: flo
         torch.testing.assert_close(a[name], b[name], atol=tolerance, rtol=tolerance, msg=name)
 
 
-def test_two_ranks_agree_with_each_other_to_the_bit(system: str, two: list[dict[str, Any]]) -> None:
-    left, right = (seen[system] for seen in two)
+def test_two_ranks_agree_with_each_other_to_the_bit(system: str, two: Several) -> None:
+    left, right = two(system)
     assert all(left["state"][k].equal(right["state"][k]) for k in left["state"])
     assert all(left["gradients"][k].equal(right["gradients"][k]) for k in left["gradients"])
     for score in ("loss", "knn", "probe"):
         assert left[score] == right[score]
 
 
-def test_two_ranks_have_the_gradients_of_one(
-    system: str, one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    close(two[0][system]["gradients"], one[system]["gradients"], 1e-4)
+def test_two_ranks_have_the_gradients_of_one(system: str, one: One, two: Several) -> None:
+    close(two(system)[0]["gradients"], one(system)["gradients"], 1e-4)
 
 
-def test_two_ranks_have_the_loss_and_the_score_of_one(
-    system: str, one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    assert two[0][system]["loss"] == pytest.approx(one[system]["loss"], rel=1e-3)
-    assert two[0][system]["knn"] == pytest.approx(one[system]["knn"], abs=1 / 16)
-    assert two[0][system]["probe"] == pytest.approx(one[system]["probe"], abs=2 / 16)
+def test_two_ranks_have_the_loss_and_score_of_one(system: str, one: One, two: Several) -> None:
+    assert two(system)[0]["loss"] == pytest.approx(one(system)["loss"], rel=1e-3)
+    assert two(system)[0]["knn"] == pytest.approx(one(system)["knn"], abs=1 / 16)
+    assert two(system)[0]["probe"] == pytest.approx(one(system)["probe"], abs=2 / 16)
 
 
 def test_two_ranks_have_the_weights_bank_and_statistics_of_one(
-    system: str, one: dict[str, Any], two: list[dict[str, Any]]
+    system: str, one: One, two: Several
 ) -> None:
     # After four steps rounding has grown, not more; the order of a bank's rows is the same.
-    state = two[0][system]["state"]
-    close(state, one[system]["state"], 5e-3)
+    state = two(system)[0]["state"]
+    close(state, one(system)["state"], 5e-3)
     if "bank.classes" in state:
-        assert state["bank.classes"].equal(one[system]["state"]["bank.classes"])
+        assert state["bank.classes"].equal(one(system)["state"]["bank.classes"])
 
 
-def test_uneven_shares_come_back_in_order(two: list[dict[str, Any]]) -> None:
-    assert all(seen["uneven"].equal(torch.arange(7)) for seen in two)
-    assert [seen["rank"] for seen in two] == [0, 1]
+def test_uneven_shares_are_gathered_in_order(two: Several) -> None:
+    ranks = two("collectives")
+    assert all(seen["uneven"].equal(torch.arange(7)) for seen in ranks)
+    assert [seen["rank"] for seen in ranks] == [0, 1]
 
 
-def test_a_loss_over_gathered_features_has_the_gradient_of_one_rank(
-    one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    for seen in two:
-        close(seen["gathered"], one["gathered"], 1e-12)
-    assert one["gathered"]["everyone"].shape == (8, 3)
-    assert one["gathered"]["gradient"].abs().min() > 1e-3
+def test_a_loss_over_gathered_features_has_the_gradient_of_one_rank(one: One, two: Several) -> None:
+    alone = one("collectives")["gathered"]
+    for seen in two("collectives"):
+        close(seen["gathered"], alone, 1e-12)
+    assert alone["everyone"].shape == (8, 3)
+    assert alone["gradient"].abs().min() > 1e-3
 
 
-def test_what_the_first_rank_has_is_agreed(one: dict[str, Any], two: list[dict[str, Any]]) -> None:
-    assert all(seen["agreed"].equal(torch.ones(3, 2)) for seen in (one, *two))
+def test_values_of_the_first_rank_are_broadcast(one: One, two: Several) -> None:
+    ranks = (one("collectives"), *two("collectives"))
+    assert all(seen["agreed"].equal(torch.ones(3, 2)) for seen in ranks)
 
 
-def test_what_does_not_divide_over_the_workers_gets_a_sentence(two: list[dict[str, Any]]) -> None:
-    assert two[0]["splits"] == (
-        "the BN groups must divide evenly over the workers, for statistics never cross them, "
-        "got encoder.bn_splits=3, workers=2; try 4"
+def test_groups_and_batches_not_divisible_by_the_workers_are_refused(two: Several) -> None:
+    assert two("refusals")[0]["splits"] == (
+        "encoder.bn_splits must be a multiple of the number of workers, because BN statistics "
+        "are computed within a worker, got encoder.bn_splits=3, workers=2; try 4"
     )
-    assert "got batch_size=15, workers=2; try 14" in two[0]["batch"]
+    assert two("refusals")[0]["batch"] == (
+        "batch_size must be a multiple of the number of workers, got batch_size=15, workers=2; "
+        "try 14"
+    )
 
 
-def test_two_ranks_in_micro_batches_are_one_rank_with_the_whole(
-    one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    for seen in (one, *two):
-        close(seen["parts"]["gradients"], one["ascl"]["gradients"], 1e-4)
-        close(seen["parts"]["state"], one["ascl"]["state"], 5e-3)
-    left, right = (seen["parts"]["state"] for seen in two)
+def test_two_ranks_in_micro_batches_are_one_rank_with_the_whole(one: One, two: Several) -> None:
+    whole, left, right = one("ascl"), *two("micro_batches")
+    for seen in (one("micro_batches"), left, right):
+        close(seen["gradients"], whole["gradients"], 1e-4)
+        close(seen["state"], whole["state"], 5e-3)
+    left, right = left["state"], right["state"]
     assert all(left[k].equal(right[k]) for k in left)
 
 
-def test_micro_batches_that_the_groups_of_a_rank_do_not_fill_get_a_sentence(
-    one: dict[str, Any], two: list[dict[str, Any]]
+def test_micro_batches_not_dividing_the_groups_of_a_rank_are_refused(
+    one: One, two: Several
 ) -> None:
-    assert "cut" not in one
-    assert two[0]["cut"] == (
-        "the BN groups must divide evenly over the micro-batches, for statistics never cross them, "
+    assert "cut" not in one("refusals")
+    assert two("refusals")[0]["cut"] == (
+        "encoder.bn_splits must be a multiple of runtime.micro_batches on each worker, because BN "
+        "statistics are computed within a micro-batch, "
         "got encoder.bn_splits=4, runtime.micro_batches=4, workers=2; "
-        "try 2, or another encoder.bn_splits"
+        "try runtime.micro_batches=2, or another encoder.bn_splits"
     )
 
 
-def test_every_rank_sees_a_divergence(two: list[dict[str, Any]]) -> None:
-    assert two[0]["diverged"] == two[1]["diverged"]
-    assert "diverged: the loss became nan at step" in two[0]["diverged"]
+def test_every_rank_sees_a_divergence(two: Several) -> None:
+    assert two("refusals")[0]["diverged"] == two("refusals")[1]["diverged"]
+    assert "diverged: the loss became nan at step" in two("refusals")[0]["diverged"]
 
 
-def test_ranks_go_on_from_the_checkpoint_that_only_the_first_has(
-    one: dict[str, Any], two: list[dict[str, Any]]
+def test_ranks_resume_from_the_checkpoint_of_the_first(one: One, two: Several) -> None:
+    alone, (left, right) = one("resumed"), two("resumed")
+    assert len(alone) == 2
+    assert left == right == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("undisturbed", ["paper", "ascl"])
+def test_ranks_resume_in_the_evaluation_that_only_the_first_has_saved(
+    undisturbed: str, one: One, two: Several
 ) -> None:
-    assert len(one["resumed"]) == 2
-    assert two[0]["resumed"] == two[1]["resumed"] == pytest.approx(one["resumed"], abs=1e-4)
+    alone, *ranks = one("resumed_in_its_evaluation"), *two("resumed_in_its_evaluation")
+    names, left = ("knn", "probe", "probe_best"), two(undisturbed)[0]
+    assert all(seen[undisturbed] == [left[name] for name in names] for seen in ranks)
+    assert alone[undisturbed] == [one(undisturbed)[name] for name in names]
 
 
 @pytest.mark.parametrize("steps", ["steps", "cached_steps"])
 @pytest.mark.parametrize("where", ["paper", "streamed"])
 def test_the_probe_takes_the_steps_of_one_rank_also_in_uneven_shares(
-    where: str, steps: str, one: dict[str, Any], two: list[dict[str, Any]]
+    where: str, steps: str, one: One, two: Several
 ) -> None:
-    assert len(one[where][steps]) == 3
-    for alone, left, right in zip(one[where][steps], *(s[where][steps] for s in two), strict=True):
+    ranks = [seen[steps] for seen in (one(where), *two(where))]
+    assert len(ranks[0]) == 3
+    for alone, left, right in zip(*ranks, strict=True):
         torch.testing.assert_close(left, alone, atol=1e-4, rtol=1e-4)
         assert left.equal(right)
 
 
 @pytest.mark.parametrize(("where", "tolerance"), [("paper", 0.01), ("streamed", 2 / 29)])
 def test_two_ranks_have_the_loss_and_the_scores_of_one_with_the_paper_probe_and_from_disk(
-    where: str, tolerance: float, one: dict[str, Any], two: list[dict[str, Any]]
+    where: str, tolerance: float, one: One, two: Several
 ) -> None:
-    assert two[0][where]["loss"] == pytest.approx(one[where]["loss"], rel=1e-3)
+    alone, (left, right) = one(where), two(where)
+    assert left["loss"] == pytest.approx(alone["loss"], rel=1e-3)
     for score in ("knn", "probe"):
-        assert two[0][where][score] == two[1][where][score]
-        assert two[0][where][score] == pytest.approx(one[where][score], abs=tolerance)
+        assert left[score] == right[score] == pytest.approx(alone[score], abs=tolerance)
 
 
-def test_two_ranks_read_the_views_and_pictures_of_one_from_disk(
-    one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    alone, (left, right) = one["streamed"], (seen["streamed"] for seen in two)
+def test_two_ranks_read_the_views_and_pictures_of_one_from_disk(one: One, two: Several) -> None:
+    alone, (left, right) = one("streamed"), two("streamed")
     for step in range(4):
         both = torch.cat((left["views"][step], right["views"][step]), dim=1)
         torch.testing.assert_close(both, alone["views"][step])
@@ -481,59 +552,59 @@ def test_two_ranks_read_the_views_and_pictures_of_one_from_disk(
     assert torch.cat((left["pictures"], right["pictures"])).equal(alone["pictures"])
 
 
-def test_the_state_of_two_ranks_fits_one(system: str, two: list[dict[str, Any]]) -> None:
+def test_the_state_of_two_ranks_fits_one(system: str, two: Several) -> None:
     run = build(config(system))
-    run.method.load_state_dict(two[0][system]["state"])
-    assert all(v.equal(two[0][system]["state"][k]) for k, v in run.method.state_dict().items())
+    run.method.load_state_dict(two(system)[0]["state"])
+    assert all(v.equal(two(system)[0]["state"][k]) for k, v in run.method.state_dict().items())
 
 
 # ---------------------------------------------------------------- shuffled keys, and kNN in shares
 
 
 def test_shuffled_keys_are_those_of_gathered_images(
-    one: dict[str, Any], several: list[dict[str, Any]]
+    one: One, several: list[dict[str, Any]]
 ) -> None:
     for seed in range(4):
         images, order = images_and_order(seed)
-        gathered, plain = images.contiguous(), torch.empty(12, 48)
-        for places in order.chunk(len(several)):  # what each rank encodes
-            plain[places] = less_their_mean(gathered[places])
+        plain = torch.empty(12, 48)
+        for places in order.chunk(len(several)):  # what each rank encodes, in its memory format
+            plain[places] = less_their_mean(images[places])
         assert all(seen["keys"][seed].equal(plain) for seen in several)
-        assert not plain.allclose(one["keys"][seed])
+        assert not plain.allclose(one("sent_around")["keys"][seed])
 
 
-def test_an_image_travels_at_most_once(several: list[dict[str, Any]]) -> None:
+def test_image_is_sent_at_most_once(several: list[dict[str, Any]]) -> None:
     own = 12 // len(several)
     for seen in several:
-        assert seen["exchanged"] == [[own, 3, 4, 4]] * 4
+        assert seen["exchanged"] == [[own, 4, 4, 3]] * 4
         assert seen["gathered_for_keys"] == [[12, 48]] * 4  # keys, and no images
 
 
 @given(world=st.integers(1, 5), size=st.integers(1, 6), data=st.data())
-def test_a_route_brings_each_row_once_to_where_it_is_wanted(
+def test_shuffle_sends_each_row_once_to_its_rank(
     world: int, size: int, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(world * size)))
-    routes = [route(order, rank, world) for rank in range(world)]
+    shuffles = [plan_shuffle(torch.tensor(order), rank, world) for rank in range(world)]
     boxes: list[list[list[int]]] = []  # from each rank to each
-    for r, mine in enumerate(routes):
-        assert sorted(mine.sends) == list(range(size))
-        rows = iter(r * size + row for row in mine.sends)
+    for r, mine in enumerate(shuffles):
+        assert sorted(mine.sends.tolist()) == list(range(size))
+        rows = iter(r * size + row for row in mine.sends.tolist())
         boxes.append([[next(rows) for _ in range(count)] for count in mine.sends_to])
-    result = [-1] * (world * size)
-    for r, mine in enumerate(routes):
+    result = []
+    for r, mine in enumerate(shuffles):
         assert mine.gets_from == [len(box[r]) for box in boxes]
         arrived = [row for box in boxes for row in box[r]]
-        for place, row in zip(mine.places, arrived, strict=True):
-            result[r * size + place] = row
+        result += [arrived[place] for place in mine.places.tolist()]
+        assert [order[place] for place in mine.restores.tolist()] == list(range(world * size))
     assert result == order
 
 
 @pytest.mark.parametrize("case", KNN_CASES)
-def test_knn_with_the_bank_in_shares_is_that_of_one_rank(
-    case: str, one: dict[str, Any], several: list[dict[str, Any]]
+def test_knn_with_a_sharded_bank_equals_one_rank(
+    case: str, one: One, several: list[dict[str, Any]]
 ) -> None:
-    assert all(seen["knn"][case].equal(one["knn"][case]) for seen in several)
+    assert all(seen["knn"][case].equal(one("sent_around")["knn"][case]) for seen in several)
 
 
 def test_chunks_do_not_change_the_answer_of_several_ranks(several: list[dict[str, Any]]) -> None:
@@ -541,15 +612,15 @@ def test_chunks_do_not_change_the_answer_of_several_ranks(several: list[dict[str
         assert seen["knn_in_chunks"].equal(seen["knn"]["some without a label"])
 
 
-def test_of_features_alike_the_first_in_the_bank_votes(several: list[dict[str, Any]]) -> None:
+def test_among_equal_features_the_first_in_the_bank_votes(several: list[dict[str, Any]]) -> None:
     assert all(seen["twins"].tolist() == [0, 1, 2] for seen in several)
 
 
 def test_no_rank_has_more_of_the_bank_than_its_share(
-    one: dict[str, Any], several: list[dict[str, Any]]
+    one: One, several: list[dict[str, Any]]
 ) -> None:
     for seen in several:
-        assert seen["scored"] == one["scored"]
+        assert seen["scored"] == one("sent_around")["scored"]
         ranks = len(several)
         # The queries, how many each rank has, and what each has found for its vote.
         assert seen["gathered_for_knn"] == [[12, 192], [ranks], [ranks, 12, 4], [ranks, 12, 4]]

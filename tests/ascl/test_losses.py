@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ascl.losses import bank_logits, info_nce, spread, unit, weighted_cosine, without
+from ascl.losses import bank_logits, info_nce, mask_logits, spread, unit, weighted_cosine
 from ascl.relabel import relabel
 
 
@@ -71,10 +71,10 @@ def test_unit_rows_are_float32_in_any_precision() -> None:
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(3))
 
 
-def test_what_is_left_out_of_the_bank_is_no_negative_and_the_key_stays() -> None:
+def test_masked_bank_entries_are_no_negatives_and_the_key_stays() -> None:
     q, k, bank = vectors(2, 20), vectors(2, 21), vectors(5, 22)
     left_out = torch.tensor([[False, True, False, True, False], [True] * 5])
-    logits = without(bank_logits(q, k, bank, 0.1), left_out)
+    logits = mask_logits(bank_logits(q, k, bank, 0.1), left_out)
     for i, kept in enumerate(([0, 2, 4], [])):
         alone = info_nce(bank_logits(q[i : i + 1], k[i : i + 1], bank[kept], 0.1))
         torch.testing.assert_close(info_nce(logits[i : i + 1]), alone)

@@ -31,7 +31,7 @@ def pages_fetched_anew(*, keep: bool) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's")
-def test_what_is_freed_is_not_fetched_from_the_system_again() -> None:
+def test_freed_memory_is_reused_without_new_page_faults() -> None:
     # Pages may be of 4 kB or of 2 MB.
     assert pages_fetched_anew(keep=True) < pages_fetched_anew(keep=False) / 4
 
@@ -52,14 +52,14 @@ print(start, peak_gb(cpu))
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="the system resets no peak"
 )
-def test_the_peak_is_of_what_came_after_the_reset() -> None:
+def test_peak_counts_memory_since_the_reset() -> None:
     done = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True)
     start, peak = map(float, done.stdout.split())
     assert 0 < start < peak
     assert 0.19 < peak - start < 0.3, "0.2 GB, and not the 0.4 before"
 
 
-def test_where_no_peak_can_be_reset_it_is_that_of_the_process(
+def test_peak_without_reset_support_is_that_of_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu = torch.device("cpu")
@@ -74,5 +74,5 @@ def test_where_no_peak_can_be_reset_it_is_that_of_the_process(
     assert known is not None and (peak_gb(cpu) or 0) >= 0.9 * known
 
 
-def test_of_a_device_whose_memory_is_not_known_nothing_is_said() -> None:
+def test_device_with_unknown_memory_has_no_peak() -> None:
     assert peak_gb(torch.device("meta")) is None

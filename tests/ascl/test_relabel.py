@@ -1,4 +1,4 @@
-"""Laws of relabelling; the fast code against eq. 5–11 written as loops."""
+"""Laws of relabeling; the fast code against eq. 5–11 written as loops."""
 
 import math
 
@@ -67,7 +67,7 @@ def test_a_hand_computed_row() -> None:
 
 
 @given(**cases)
-def test_every_label_row_sums_to_one_and_no_neighbour_outweighs_the_key(
+def test_label_rows_sum_to_one_and_no_neighbor_outweighs_the_key(
     seed: int, k: int, t: float, kind: Relabel
 ) -> None:
     labels = relabel(similarities(seed, dtype=torch.float32), kind, num_neighbours=k, temperature=t)
@@ -77,14 +77,14 @@ def test_every_label_row_sums_to_one_and_no_neighbour_outweighs_the_key(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_zero_neighbours_is_moco(kind: Relabel) -> None:
+def test_zero_neighbors_is_moco(kind: Relabel) -> None:
     labels = relabel(similarities(0), kind, num_neighbours=0, temperature=0.05)
     assert labels[:, 0].eq(1).all()
     assert labels[:, 1:].eq(0).all()
 
 
 @given(seed=st.integers(0, 1000), k=st.integers(1, 20))
-def test_a_vanishing_target_temperature_is_hard_with_one_neighbour(seed: int, k: int) -> None:
+def test_a_vanishing_target_temperature_is_hard_with_one_neighbor(seed: int, k: int) -> None:
     d = similarities(seed)
     first, second = d.topk(2, dim=1).values.unbind(1)
     assume(bool((first - second > 1e-4).all()))  # the law wants a top neighbour that stands out
@@ -141,7 +141,7 @@ def test_entropy_is_right_where_q_underflows() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_entries_are_as_if_they_were_not_there(kind: Relabel) -> None:
+def test_masked_entries_have_no_effect(kind: Relabel) -> None:
     d = similarities(4)
     masked = torch.cat(
         (d[:, :5], torch.full((len(d), 3), -math.inf, dtype=d.dtype), d[:, 5:]), dim=1
@@ -160,7 +160,7 @@ def test_labels_of_half_precision_similarities_are_float32(kind: Relabel) -> Non
     torch.testing.assert_close(labels, relabel(d.float(), kind, num_neighbours=2, temperature=0.05))
 
 
-def test_bad_arguments_get_a_sentence() -> None:
+def test_bad_arguments_are_refused_with_the_given_values() -> None:
     with pytest.raises(ValueError, match="a bank of at least 2, got 1"):
         relabel(torch.zeros(3, 1), "ascl", num_neighbours=1, temperature=0.05)
     with pytest.raises(ValueError, match="num_neighbours=21, bank size 20"):
@@ -181,14 +181,14 @@ def test_diagnostics_of_a_known_case() -> None:
         kind="hard",
         temperature=0.05,
     )
-    # Query 0 shares with entries 3 (unknown, left out) and 0 (right); query 1 with 0 (wrong), 1.
+    # Query 0 shares with entries 3 (unknown, excluded) and 0 (right); query 1 with 0 (wrong), 1.
     assert seen["purity"].item() == pytest.approx(2 / 3)
     assert seen["neighbour_top1"].item() == pytest.approx(0 / 1)  # query 0's nearest is unknown
     assert seen["effective_neighbours"].item() == pytest.approx(2)
     assert "confidence" not in seen, "hard relabelling has no confidence"
 
 
-def test_diagnostics_of_unlabelled_data_are_nan_and_not_wrong() -> None:
+def test_diagnostics_of_unlabeled_data_are_nan() -> None:
     d = similarities(6)
     labels = relabel(d, "ascl", num_neighbours=1, temperature=0.05)
     nobody = torch.full((len(d),), -1), torch.full((d.shape[1],), -1)

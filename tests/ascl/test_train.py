@@ -1,18 +1,30 @@
-"""Laws of a run: reproducible, paired across arms, resumable to the bit, and honest about NaN."""
+"""Laws of a run: reproducible, paired across arms, resumable to the bit, and stopped at NaN."""
 
 import math
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from ascl import train as train_module
 from ascl.checkpoint import restore, save
 from ascl.config import RunConfig
-from ascl.data import Data, load_data
-from ascl.datasets import Images
-from ascl.train import Diverged, EpochMetrics, Run, build, pick_device, train
+from ascl.data import loader
+from ascl.data.base import Images
+from ascl.data.subset import Data, load_data
+from ascl.errors import DivergedError
+from ascl.eval import clustering, knn
+from ascl.eval.extract import extract_features, extract_own_features, own_labels
+from ascl.eval.linear_probe import ProbeState, linear_probe
+from ascl.metrics import EpochMetrics
+from ascl.optim import LARS
+from ascl.train import Run, build, pick_device, train
 from tests.conftest import steady, tiny
 
 
@@ -24,7 +36,7 @@ def trained(config: RunConfig) -> Run:
 
 
 def numbers(metrics: EpochMetrics) -> EpochMetrics:
-    """What must be equal: all but times and memory."""
+    """All values that must be equal: all but times and memory."""
     return replace(
         metrics, train_seconds=0, eval_seconds=0, images_per_second=0, peak_memory_gb=None
     )
@@ -35,50 +47,54 @@ def same_state(a: Run, b: Run) -> bool:
     return left.keys() == right.keys() and all(left[k].equal(right[k]) for k in left)
 
 
-@pytest.mark.slow  # that a restored run goes on to the bit says nearly as much
-def test_a_run_is_reproducible_to_the_bit(trained_system: str) -> None:
-    a, b = trained(tiny(trained_system)), trained(tiny(trained_system))
-    assert same_state(a, b)
-    assert [numbers(m) for m in a.history] == [numbers(m) for m in b.history]
-
-
 def test_another_seed_is_another_run() -> None:
     assert not same_state(trained(tiny(epochs=1)), trained(tiny(epochs=1, seed=1)))
 
 
-def test_a_restored_run_takes_the_same_next_steps(trained_system: str, tmp_path: Path) -> None:
-    config = tiny(trained_system, epochs=3)
-    whole = trained(config)
-    first = build(config)
-    next(iter(train(first)))
-    save(first, tmp_path / "checkpoint.pt")
-    second = build(config)
+def check_that_a_restored_run_takes_the_same_next_steps(config: RunConfig, folder: Path) -> Run:
+    """Save after the first epoch, restore into a new run, and compare with a run never saved.
+
+    The three runs are built separately, so this also shows that a run is reproducible to the bit.
+    """
+    saved, second = build(config), build(config)
+    next(iter(train(saved)))
+    save(saved, folder / "checkpoint.pt")
+    first = trained(config)
     torch.manual_seed(99)  # the global stream has no say
     torch.rand(17)
-    restore(second, tmp_path / "checkpoint.pt")
-    for _ in train(second):
-        pass
-    assert same_state(second, whole)
-    assert [numbers(m) for m in second.history] == [numbers(m) for m in whole.history]
-    left, right = second.optimiser.state_dict()["state"], whole.optimiser.state_dict()["state"]
-    assert all(left[k]["momentum_buffer"].equal(right[k]["momentum_buffer"]) for k in left)
+    restore(second, folder / "checkpoint.pt")
+    list(train(second))
+    assert same_state(second, first)
+    assert [numbers(m) for m in second.history] == [numbers(m) for m in first.history]
+    left, right = (run.optimizer.state_dict()["state"] for run in (second, first))
+    assert left.keys() == right.keys() and right
+    assert all(left[k]["momentum_buffer"].equal(right[k]["momentum_buffer"]) for k in right)
+    assert second.scaler.state_dict() == first.scaler.state_dict()
+    return second
+
+
+def test_a_restored_run_takes_the_same_next_steps(trained_system: str, tmp_path: Path) -> None:
+    check_that_a_restored_run_takes_the_same_next_steps(tiny(trained_system), tmp_path)
 
 
 def test_a_restored_fp16_run_takes_the_same_next_steps(tmp_path: Path) -> None:
-    config = tiny("ascl", epochs=2, runtime={"precision": "fp16"})
-    whole = trained(config)
-    first = build(config)
-    next(iter(train(first)))
-    save(first, tmp_path / "checkpoint.pt")
-    second = build(config)
-    restore(second, tmp_path / "checkpoint.pt")
-    list(train(second))
-    assert same_state(second, whole)
-    assert second.scaler.state_dict() == whole.scaler.state_dict()
+    config = tiny("ascl", runtime={"precision": "fp16"})
+    check_that_a_restored_run_takes_the_same_next_steps(config, tmp_path)
 
 
-def test_unlabelled_images_are_trained_on_and_never_vote() -> None:
-    # As STL-10: most of train has no class, the labelled part is the reference.
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_restored_run_takes_the_same_next_steps_under_lars(
+    precision: str, tmp_path: Path
+) -> None:
+    optim, runtime = {"name": "lars", "lr": 3.0}, {"precision": precision}
+    config = tiny("ascl", optim=optim, runtime=runtime)
+    run = check_that_a_restored_run_takes_the_same_next_steps(config, tmp_path)
+    assert isinstance(run.optimizer, LARS)
+    assert not same_state(run, build(config)), "it has learnt"
+
+
+def test_unlabeled_images_are_trained_on_and_never_vote() -> None:
+    # Like STL-10: most of train has no class, the labeled part is the reference.
     labelled = load_data("shapes", "", train_size=80, holdout=0.2)
     assert isinstance(labelled.train, Images)
     classes = labelled.train.labels.clone()
@@ -128,17 +144,17 @@ def test_arms_with_one_seed_start_from_the_same_weights() -> None:
     assert same_state(a, b)
 
 
-def test_how_often_knn_is_measured_changes_no_weight() -> None:
+def test_knn_interval_changes_no_weight() -> None:
     assert same_state(trained(tiny()), trained(tiny(eval={"knn_every": 2})))
 
 
-def test_knn_comes_when_due_and_after_the_last_epoch() -> None:
+def test_knn_runs_at_its_interval_and_after_the_last_epoch() -> None:
     run = trained(tiny(epochs=5, eval={"knn_every": 2}))
     assert [m.knn_top1 is not None for m in run.history] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("probe", ["paper", "cached"])
-def test_the_probe_comes_after_the_last_epoch(probe: str) -> None:
+def test_probe_runs_after_the_last_epoch(probe: str) -> None:
     run = trained(tiny(eval={"probe": probe, "probe_epochs": 2}))
     first, last = run.history
     assert first.probe_top1 is None
@@ -147,22 +163,111 @@ def test_the_probe_comes_after_the_last_epoch(probe: str) -> None:
     assert last.probe_best_top1 >= last.probe_top1
 
 
-def test_an_epoch_tells_the_peak_of_memory_so_far() -> None:
+@pytest.mark.parametrize("probe", ["paper", "cached"])
+def test_scores_equal_those_of_separate_passes(probe: str) -> None:
+    run = trained(tiny(eval={"probe": probe, "probe_epochs": 3}))
+    data, rules, last = run.data, run.config.eval, run.history[-1]
+    classes = data.spec.num_classes
+
+    def own() -> torch.Tensor:
+        return extract_own_features(run.encode, data.reference, run.pixels)
+
+    def test() -> tuple[torch.Tensor, torch.Tensor]:
+        return extract_features(run.encode, data.test, run.pixels), data.test.labels
+
+    run.model.eval()
+    score = knn.knn_top1(
+        *(own(), own_labels(data.reference, run.pixels), *test()),
+        num_classes=classes,
+        k=rules.knn_k,
+        temperature=rules.knn_temperature,
+    )
+    *_, state = linear_probe(
+        *(run.encode, data.reference, run.pixels, *test()),
+        num_classes=classes,
+        epochs=rules.probe_epochs,
+        seed=run.config.seed,
+        crop_min=run.config.augment.crop_min,
+        cached=own() if probe == "cached" else None,
+    )
+    found = (last.knn_top1, last.probe_top1, last.probe_best_top1)
+    assert found == (score, state.top1, state.best_top1)
+
+
+@pytest.mark.parametrize(("probe", "kept"), [("paper", False), ("cached", True)])
+def test_features_of_the_bank_are_freed_before_the_probe_of_the_paper(
+    probe: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This probe trains for hours, and the features of ImageNet take 10 GB."""
+    banks: list[weakref.ref[torch.Tensor]] = []
+
+    def watch(bank: torch.Tensor, *args: Any, **options: Any) -> float:
+        banks.append(weakref.ref(bank))
+        return knn.knn_top1(bank, *args, **options)
+
+    def check(*args: Any, **options: Any) -> Iterator[ProbeState]:
+        assert [bank() is not None for bank in banks] == [kept]
+        return linear_probe(*args, **options)
+
+    monkeypatch.setattr(train_module, "knn_top1", watch)
+    monkeypatch.setattr(train_module, "linear_probe", check)
+    trained(tiny(epochs=1, eval={"probe": probe, "probe_epochs": 1}))
+    assert len(banks) == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "probe", "phases"),
+    [
+        ("pcl", "none", {"train", "the training set", "kNN"}),
+        ("localagg", "none", {"train", "the training set", "kNN"}),
+        ("ascl", "cached", {"train", "kNN", "probe"}),
+        ("ascl", "paper", {"train", "kNN", "probe"}),
+        ("supervised", "none", {"train", "kNN", "test"}),
+    ],
+)
+def test_progress_is_reported_in_every_pass_over_the_images(
+    monkeypatch: pytest.MonkeyPatch, system: str, probe: str, phases: set[str]
+) -> None:
+    """A run without progress for long is killed, and one pass over ImageNet may take that long."""
+    events: list[str] = []
+
+    def record(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+
+        def recorded(*args: Any, **options: Any) -> Any:
+            events.append(f"no progress after {name}")
+            return function(*args, **options)
+
+        monkeypatch.setattr(module, name, recorded)
+
+    record(train_module, "_encode")
+    record(knn, "top_similar")
+    record(clustering, "_find_nearest")
+    monkeypatch.setattr(loader, "EVAL_BATCH", 8)
+    monkeypatch.setattr(knn, "KNN_CHUNK_BYTES", 4 * 64 * 5)
+    run = build(tiny(system, epochs=1, eval={"probe": probe, "probe_epochs": 2}))
+    list(train(run, lambda phase, step, steps: events.append(phase)))
+    assert phases == {event for event in events if "no progress" not in event}
+    assert events.count("no progress after _encode") >= (10 if system != "localagg" else 5)
+    assert [pair for pair in pairwise(events) if all("no progress" in one for one in pair)] == []
+
+
+def test_epoch_reports_the_peak_memory_so_far() -> None:
     first, last = trained(tiny()).history
     assert first.peak_memory_gb is not None and last.peak_memory_gb is not None
     assert 0.01 < first.peak_memory_gb <= last.peak_memory_gb < 100
 
 
 def test_diagnostics_are_those_of_the_method() -> None:
-    def told(system: str) -> set[str]:
+    def reported(system: str) -> set[str]:
         metrics = trained(tiny(system)).history[-1]
         names = ("confidence", "effective_neighbours", "purity", "neighbour_top1", "spread")
         return {name for name in names if getattr(metrics, name) is not None}
 
-    assert told("moco") == told("byol") == {"spread"}
+    assert reported("moco") == reported("byol") == {"spread"}
     hard = {"effective_neighbours", "purity", "neighbour_top1", "spread"}
-    assert told("hard") == hard
-    assert told("ascl") == told("ahcl") == told("byol_ascl") == hard | {"confidence"}
+    assert reported("hard") == hard
+    assert reported("ascl") == reported("ahcl") == reported("byol_ascl") == hard | {"confidence"}
 
 
 def test_diagnostics_change_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,23 +285,26 @@ def test_classes_change_no_weight() -> None:
     assert all(run.method.state_dict()[k].equal(blind.method.state_dict()[k]) for k in features)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_says_where() -> None:
+def test_non_finite_loss_stops_the_run_and_is_located() -> None:
     run = build(tiny("ascl", optim={"lr": 1e30}))
-    with pytest.raises(Diverged, match=r"became nan at step \d of epoch 1 \(losses before: ") as at:
+    with pytest.raises(
+        DivergedError,
+        match=r"diverged: the loss became nan at step \d of epoch 1 \(previous losses: ",
+    ) as at:
         list(train(run))
     assert all(math.isfinite(x) for x in at.value.losses)
     assert run.history == []
 
 
-def test_weights_that_the_last_step_broke_end_the_run_before_they_are_saved() -> None:
+def test_non_finite_weights_after_the_last_step_stop_the_run_before_saving() -> None:
     run = build(tiny("ascl", epochs=1, batch_size=64))
     weight = next(run.method.parameters())
-    run.optimiser.register_step_post_hook(lambda *_: weight.data.fill_(math.inf))
-    with pytest.raises(Diverged, match=r"the weights became infinite at step 1 of epoch 1"):
+    run.optimizer.register_step_post_hook(lambda *_: weight.data.fill_(math.inf))
+    with pytest.raises(DivergedError, match=r"the weights became infinite at step 1 of epoch 1"):
         list(train(run))
 
 
-def test_gradients_are_clipped_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_clipped_only_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
     clip = torch.nn.utils.clip_grad_norm_
 
@@ -230,7 +338,7 @@ def test_micro_batches_change_half_precision_only_by_its_rounding(precision: str
     assert parts.scaler.state_dict() == whole.scaler.state_dict()
 
 
-def test_a_run_may_go_on_in_micro_batches(tmp_path: Path) -> None:
+def test_run_may_resume_with_micro_batches(tmp_path: Path) -> None:
     first = build(tiny())
     next(iter(train(first)))
     save(first, tmp_path / "checkpoint.pt")
@@ -255,12 +363,12 @@ def test_a_compiled_encoder_gives_the_same_losses() -> None:
     assert compiled == pytest.approx(plain, rel=1e-3)
 
 
-def test_a_batch_larger_than_the_data_gets_a_sentence() -> None:
+def test_batch_larger_than_the_training_set_is_refused() -> None:
     with pytest.raises(ValueError, match="got batch_size=10240, 10000 training images"):
         build(tiny(batch_size=10240, data={"train_size": None, "holdout": 0.0}))
 
 
-def test_a_device_that_is_not_there_gets_a_sentence() -> None:
+def test_missing_device_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match=r"a device of this machine, got 'cuda' .*try auto or cpu"):
@@ -271,7 +379,7 @@ def test_a_device_that_is_not_there_gets_a_sentence() -> None:
     assert pick_device("auto").type == "cpu"
 
 
-def test_the_holdout_is_what_is_scored() -> None:
+def test_holdout_is_scored() -> None:
     run = build(tiny())
     assert run.data.scored == "holdout"
     assert (len(run.data.train), len(run.data.test)) == (64, 16)

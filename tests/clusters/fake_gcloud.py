@@ -1,10 +1,10 @@
-"""A small gcloud that knows what clusters/gcp-account.sh asks of it, run as a program:
+"""A fake gcloud with the commands that clusters/gcp-account.sh uses, run as a program:
 
     python fake_gcloud.py FOLDER words of gcloud
 
-FOLDER has its memory: `state.json`, what is there; `said`, every call and its exit code. Like the
-real one it refuses what it does not know, to make what is there, and to change what is not. With a
-number in FOLDER/slow, each call that needs a new account or role fails so often before it works.
+FOLDER holds its state: `state.json`, the existing resources; `said`, every call and its exit code.
+Like the real one, it rejects unknown commands, creating what exists and changing what does not.
+With a number in FOLDER/slow, each call that needs a new account or role first fails that often.
 """
 
 import json
@@ -16,7 +16,8 @@ FLAGS = {  # of the SDK's own table of commands, those in use
     "services enable": "",
     "storage buckets describe": "",
     "storage buckets create": "location uniform-bucket-level-access public-access-prevention",
-    "storage buckets add-iam-policy-binding": "member role",
+    "storage buckets update": "versioning lifecycle-file",
+    "storage buckets add-iam-policy-binding": "member role condition",
     "compute networks describe": "",
     "compute networks create": "subnet-mode",
     "compute networks subnets describe": "region",
@@ -57,7 +58,7 @@ def main(folder: Path, words: list[str]) -> None:
     plain = [word for word in words if not word.startswith("--")]
     command = next((c for c in FLAGS if plain[: len(c.split())] == c.split()), "")
     need(command, "invalid choice")
-    need("quiet" in given, "nobody is there to be asked")
+    need("quiet" in given, "--quiet is required: there is no terminal")
     project = given.pop("project", "")
     need(project, "no project")
     del given["quiet"]
@@ -98,6 +99,8 @@ def do(
         return
     need(key in there, "NOT_FOUND")
     if verb == "update":
+        if "lifecycle-file" in given:
+            given["lifecycle-file"] = Path(given["lifecycle-file"]).read_text()
         there[key].update(given)
     elif verb == "disable":
         wait(folder)
@@ -108,7 +111,7 @@ def do(
         if own := re.fullmatch(rf"projects/{project}/roles/(\w+)", given["role"]):
             need(f"iam roles {own[1]}" in there, "no such role")
         wait(folder)
-        there[key][f"{given['role']} for {member}"] = True
+        there[key][f"{given['role']} for {member}"] = given.get("condition", True)
 
 
 def wait(folder: Path) -> None:

@@ -1,12 +1,12 @@
 """The cluster files as text and as trees."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 AWS, GCP, ON_PREM = "cluster.yaml", "clusters/gcp.yaml", "clusters/on_prem.yaml"
 RAY_UP = (AWS, GCP, ON_PREM)
 KUBERAY, ACCOUNT = "clusters/kuberay.yaml", "clusters/aws-account.yaml"
@@ -42,8 +42,8 @@ def tree(name: str, content: str | None = None) -> Any:
 
 def needed(name: str) -> list[str]:
     """The datasets of the sweep that a cluster file names."""
-    from ascl_sweep.checks.sweeps import datasets_of
-    from ascl_sweep.spec import load_spec
+    from ascl_sweep.doctor.checks import datasets_of
+    from ascl_sweep.spec.sweep import load_sweep
 
     [sweep] = set(re.findall(r"ascl-sweep (?:submit|run) \S*?(search_spaces/\S+)", text(name)))
-    return [dataset for dataset, _ in datasets_of(load_spec(ROOT / sweep, [], "full"))]
+    return [dataset for dataset, _ in datasets_of(load_sweep(ROOT / sweep, [], "full"))]

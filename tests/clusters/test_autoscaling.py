@@ -1,13 +1,21 @@
-"""What may come to a cluster, as its driver on the head learns it: Ray 2.60 does not say."""
+"""The driver on the head reads the autoscaler's limits, which Ray 2.60 does not report."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from ascl_sweep.cluster import BOOTSTRAP, MAY_COME, may_come
-from ascl_sweep.room import Cluster, Kind, Later, Node, NoResources, later_of
-from ascl_sweep.spec import load_spec
+from ascl_sweep.errors import ResourceError
+from ascl_sweep.executors.ray.cluster import MAY_COME, read_autoscaler_limits
+from ascl_sweep.executors.ray.compat import BOOTSTRAP
+from ascl_sweep.runtime.cluster import (
+    AutoscalerLimits,
+    Cluster,
+    Node,
+    NodeType,
+    parse_autoscaler_limits,
+)
+from ascl_sweep.spec.sweep import load_sweep
 from tests.clusters.files import AWS, GCP, KUBERAY, ON_PREM, RAY_UP, ROOT, tree
 from tests.clusters.test_ray_up import prepared
 
@@ -32,10 +40,10 @@ def test_the_sweep_that_a_file_names_is_let_in_while_only_the_head_is_there(
     name: str, home: Path
 ) -> None:
     write(home, name)
-    resources = load_spec(SWEEP, [], "full").resources
-    cluster = Cluster((HEAD,), home, private=False, later=may_come())
+    resources = load_sweep(SWEEP, [], "full").resources
+    cluster = Cluster((HEAD,), read_autoscaler_limits())
     cluster.check(resources)
-    assert cluster.room(resources) >= tree(name)["max_workers"] == 8
+    assert cluster.count_slots(resources) >= tree(name)["max_workers"] == 8
 
 
 def test_on_kubernetes_the_head_is_told_what_its_workers_are(
@@ -50,28 +58,30 @@ def test_on_kubernetes_the_head_is_told_what_its_workers_are(
     limits = container["resources"]["limits"]
     cpus, gpus = float(limits["cpu"]), float(limits["nvidia.com/gpu"])
     most = worker["maxReplicas"]
-    assert may_come() == Later((Kind(most, cpus, gpus),), most)
+    assert read_autoscaler_limits() == AutoscalerLimits((NodeType(most, cpus, gpus),), most)
 
 
 def test_our_own_machines_count_once_they_are_there(home: Path) -> None:
     write(home, ON_PREM)
-    assert [(kind.cpus, kind.gpus) for kind in may_come().kinds] == [(0, 0)]
+    assert [(kind.cpus, kind.gpus) for kind in read_autoscaler_limits().types] == [(0, 0)]
 
 
 def test_without_an_autoscaler_nothing_may_come() -> None:
-    assert may_come() == Later()
+    assert read_autoscaler_limits() == AutoscalerLimits()
 
 
 @pytest.mark.parametrize("text", ["{", "- 1", "max_workers: 8"])
 def test_a_file_that_says_nothing_of_it_is_refused_by_its_name(home: Path, text: str) -> None:
     (home / BOOTSTRAP).write_text(text)
-    with pytest.raises(NoResources, match=BOOTSTRAP):
-        may_come()
+    with pytest.raises(ResourceError, match=BOOTSTRAP):
+        read_autoscaler_limits()
 
 
 @pytest.mark.parametrize("name", RAY_UP)
 def test_the_head_itself_is_not_among_what_may_come(name: str) -> None:
     complete = prepared(tree(name))
-    kinds = dict(zip(complete["available_node_types"], later_of(complete).kinds, strict=True))
+    kinds = dict(
+        zip(complete["available_node_types"], parse_autoscaler_limits(complete).types, strict=True)
+    )
     if name != ON_PREM:
         assert kinds[complete["head_node_type"]].count == 0

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ascl_sweep.executors.ray.address import find_free_port
 from tests.clusters.files import ACCOUNT, AWS, RAY_UP, ROOT, text, tree
 from tests.clusters.safety import listed
 from tests.clusters.test_ray_up import prepared
@@ -48,7 +49,7 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
 
 
 def account(amazon: Callable[[str], Any]) -> dict[str, str]:
-    """Make the stack; what it tells to fill in."""
+    """Create the stack and return its outputs."""
     stacks = amazon("cloudformation")
     given = {"SshFrom": MINE, "Bucket": "my-ascl-results"}
     stacks.create_stack(
@@ -61,6 +62,17 @@ def account(amazon: Callable[[str], Any]) -> dict[str, str]:
     return {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
 
 
+def attach_policies(amazon: Callable[[str], Any]) -> None:
+    """Attach managed policies to the stack's roles: moto 5.2 ignores ManagedPolicyArns."""
+    made = amazon("iam").list_policies(Scope="Local")["Policies"]
+    for resource in tree(ACCOUNT)["Resources"].values():
+        if resource["Type"] == "AWS::IAM::Role":
+            role = resource["Properties"]
+            for policy in role["ManagedPolicyArns"]:
+                [arn] = (each["Arn"] for each in made if policy["Ref"] in each["PolicyName"])
+                amazon("iam").attach_role_policy(RoleName=role["RoleName"], PolicyArn=arn)
+
+
 def filled_in(group: str, image: str) -> dict[str, Any]:
     content = text(AWS).replace("sg-00000000000000000", group)
     # moto cannot look up the image by its name; that Amazon can is in RunInstances' documentation.
@@ -70,7 +82,7 @@ def filled_in(group: str, image: str) -> dict[str, Any]:
 
 
 def open_to(amazon: Callable[[str], Any]) -> set[tuple[str, int | None, str]]:
-    """Who may come in: a group's name, the port, the range; but for Amazon's own group."""
+    """Open ports as (group name, port, range), without Amazon's default group."""
     return {
         (group["GroupName"], rule.get("FromPort"), wide["CidrIp"])
         for group in amazon("ec2").describe_security_groups()["SecurityGroups"]
@@ -161,6 +173,75 @@ def test_the_head_may_do_what_ray_does_there_and_no_more(
     assert allowed == asked | {"iam:PassRole", "ssm:GetParameters"}
 
 
+def test_a_worker_writes_the_folders_of_runs_and_no_table(amazon: Callable[[str], Any]) -> None:
+    import boto3
+    from botocore.exceptions import ClientError
+    from moto.core import enable_iam_authentication
+
+    account(amazon)
+    attach_policies(amazon)
+    bucket = tree(ACCOUNT)["Resources"]["Results"]["Properties"]
+    amazon("s3").put_bucket_versioning(  # moto 5.2 ignores the template's
+        Bucket="my-ascl-results", VersioningConfiguration=bucket["VersioningConfiguration"]
+    )
+    amazon("s3").put_object(Bucket="my-ascl-results", Key="results/runs/1.parquet", Body=b"good")
+
+    def store_of(role: str) -> Any:
+        arn = f"arn:aws:iam::123456789012:role/ascl-sweep-{role}"
+        lent = amazon("sts").assume_role(RoleArn=arn, RoleSessionName="node")["Credentials"]
+        return boto3.client(
+            "s3",
+            region_name="us-east-1",
+            aws_access_key_id=lent["AccessKeyId"],
+            aws_secret_access_key=lent["SecretAccessKey"],
+            aws_session_token=lent["SessionToken"],
+        )
+
+    def allowed(store: Any, key: str) -> set[str]:
+        """What a role may do with one object."""
+        does = {
+            "get": lambda: store.get_object(Bucket="my-ascl-results", Key=key),
+            "put": lambda: store.put_object(Bucket="my-ascl-results", Key=key, Body=b"new"),
+            "delete": lambda: store.delete_object(Bucket="my-ascl-results", Key=key),
+            "list": lambda: store.list_objects_v2(Bucket="my-ascl-results", Prefix=key),
+        }
+        found = set()
+        for name, call in does.items():
+            try:
+                call()
+                found.add(name)
+            except ClientError as error:
+                if error.response["Error"]["Code"] == "NoSuchKey":
+                    found.add(name)
+                else:
+                    assert error.response["Error"]["Code"] == "AccessDenied"
+        return found
+
+    head, worker = store_of("head"), store_of("worker")
+    tables = ("runs/1.parquet", "epochs/1.parquet", "sweeps/1.parquet", ".lock", "stop")
+    with enable_iam_authentication():
+        for name in tables:
+            assert allowed(worker, f"results/{name}") == {"list"}
+        assert allowed(worker, "results/work/abc/checkpoint.pt") == {"get", "put", "delete", "list"}
+        for name in (*tables, "work/abc/checkpoint.pt"):
+            assert allowed(head, f"results/{name}") == {"get", "put", "delete", "list"}
+        head.put_object(Bucket="my-ascl-results", Key="results/runs/1.parquet", Body=b"bad")
+        head.delete_object(Bucket="my-ascl-results", Key="results/runs/1.parquet")
+        with pytest.raises(ClientError, match="AccessDenied"):
+            head.put_bucket_versioning(
+                Bucket="my-ascl-results", VersioningConfiguration={"Status": "Suspended"}
+            )
+    owner = amazon("s3")
+    kept = owner.list_object_versions(Bucket="my-ascl-results", Prefix="results/runs/")["Versions"]
+    bodies = [
+        owner.get_object(Bucket="my-ascl-results", Key=each["Key"], VersionId=each["VersionId"])[
+            "Body"
+        ].read()
+        for each in kept
+    ]
+    assert b"good" in bodies, "a deleted table can be restored"
+
+
 def test_a_worker_counts_as_many_cpus_and_gpus_as_its_machine_has(
     amazon: Callable[[str], Any],
 ) -> None:
@@ -205,22 +286,16 @@ def test_amazon_s_own_linter_has_nothing_to_say_of_the_account() -> None:
 # ---------------------------------------------------------------- a head on this machine
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def head(name: str, home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """What a file starts on its head, but for the ports and the folder; `ray stop` is left out."""
+    """Start a head as a file does, with other ports and another folder, and without `ray stop`."""
     _, chmod, start = tree(name)["head_start_ray_commands"]
-    changed = {"--port=6379": f"--port={free_port()}", "--object-manager-port=8076": ""}
+    changed = {"--port=6379": f"--port={find_free_port()}", "--object-manager-port=8076": ""}
     for old, new in changed.items():
         assert old in start
         start = start.replace(old, new)
     start = re.sub(r"--autoscaling-config=\S+", "", start)
-    start += f" --ray-client-server-port={free_port()} --dashboard-port={port}"
+    start += f" --ray-client-server-port={find_free_port()} --dashboard-port={port}"
     start += f" --temp-dir={home}/ray --disable-usage-stats --block"
     env = {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = f"{chmod}; {start.replace('ray start', 'exec ray start')}"
@@ -248,7 +323,7 @@ def end_all_of(home: Path) -> None:
 
 
 def answer(host: str, port: int, token: str | None) -> int | None:
-    """Status of the dashboard's answer; None if there is nobody."""
+    """HTTP status of the dashboard; None if nothing answers."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(f"http://{host}:{port}/api/version", headers=headers)
     try:
@@ -284,7 +359,7 @@ def test_the_head_s_dashboard_answers_here_only_and_with_the_token_only(short: P
     (short / ".ray").mkdir(mode=0o755)
     (short / ".ray" / "auth_token").write_text("0123456789abcdef0123456789abcdef")
     (short / ".ray" / "auth_token").chmod(0o644)
-    port = free_port()
+    port = find_free_port()
     with head(AWS, short, port) as process:
         deadline = time.monotonic() + 300  # seconds on a machine of its own, minutes on a busy one
         while answer("127.0.0.1", port, None) is None and time.monotonic() < deadline:
@@ -301,7 +376,7 @@ def test_the_head_s_dashboard_answers_here_only_and_with_the_token_only(short: P
 
 @pytest.mark.parametrize("name", RAY_UP)
 def test_without_a_token_no_head_starts(name: str, short: Path) -> None:
-    with head(name, short, free_port()) as process:
+    with head(name, short, find_free_port()) as process:
         _, said = process.communicate(timeout=120)
         assert process.returncode != 0
     assert b"no authentication token was found" in said

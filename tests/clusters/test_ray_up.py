@@ -2,7 +2,9 @@
 that Amazon and Google publish of what their machines can be given."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -26,6 +28,7 @@ from tests.clusters.files import (
     text,
     tree,
 )
+from tests.sweeps import wait_until
 
 
 def prepared(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,13 +50,13 @@ def test_ray_finds_no_fault(name: str) -> None:
 
 @pytest.mark.parametrize("name", RAY_UP)
 def test_submit_finds_a_store_that_every_machine_reaches(name: str) -> None:
-    from ascl_sweep.jobs import ClusterFile, check_store
+    from ascl_sweep.executors.ray.submission import ClusterFile, check_store
 
     assert check_store(ClusterFile.read(ROOT / name).results) == tree(name)["provider"]["results"]
 
 
 @pytest.mark.parametrize(
-    "fault",
+    "issue",
     [
         {"max_worker": 4},
         {"max_workers": "8"},
@@ -61,11 +64,11 @@ def test_submit_finds_a_store_that_every_machine_reaches(name: str) -> None:
         {"available_node_types": {"head": {"resources": {"CPU": 0.5}, "node_config": {}}}},
     ],
 )
-def test_ray_would_have_found_one(fault: dict[str, Any]) -> None:
+def test_ray_would_have_found_one(issue: dict[str, Any]) -> None:
     from jsonschema import ValidationError
 
     with pytest.raises((ValidationError, ValueError)):
-        prepared(tree(AWS) | fault)
+        prepared(tree(AWS) | issue)
 
 
 @pytest.mark.parametrize("name", RAY_UP)
@@ -127,19 +130,19 @@ def test_what_it_can_cost_an_hour_is_said_where_it_is_set(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*RAY_UP, DOCKERFILE])
 def test_every_machine_gets_the_versions_that_were_tested(name: str) -> None:
-    from importlib.metadata import version
-
-    pins = dict(
-        re.findall(r"\b(torch|torchvision|ray\[default,train,tune\])==([\d.]+)", text(name))
-    )
-    assert {key.partition("[")[0]: pin for key, pin in pins.items()} == {
-        each: version(each).partition("+")[0] for each in ("torch", "torchvision", "ray")
-    }
+    """The lock file of the commit, and nothing that is chosen when a node starts."""
+    installed = re.findall(r"\bpip install (.*?)(?: &&|$)", text(name), flags=re.MULTILINE)
+    assert [re.sub(r"--(quiet|no-cache-dir) |\S*/(?=ascl-sweep)", "", each) for each in installed][
+        -2:
+    ] == [
+        "--require-hashes -r ascl-sweep/requirements.lock",
+        "--no-deps --no-build-isolation -e ascl-sweep",
+    ]
 
 
 @pytest.mark.parametrize("name", RAY_UP)
 def test_every_machine_fetches_what_the_named_sweep_needs_and_has_the_project(name: str) -> None:
-    from ascl_sweep.jobs import ClusterFile
+    from ascl_sweep.executors.ray.submission import ClusterFile
 
     cluster = tree(name)
     commands = cluster["setup_commands"]
@@ -163,15 +166,15 @@ def test_every_machine_can_write_where_the_datasets_go(name: str) -> None:
 
 
 def test_submit_takes_the_place_of_our_own_machines_datasets() -> None:
-    from ascl_sweep.checks.sweeps import datasets_of
-    from ascl_sweep.cli.submit import _where_data_lie
-    from ascl_sweep.spec import load_spec
+    from ascl_sweep.cli.submit import data_overrides
+    from ascl_sweep.doctor.checks import datasets_of
+    from ascl_sweep.spec.sweep import load_sweep
 
     sweep, data = ROOT / "search_spaces/tau_prime.yaml", tree(ON_PREM)["provider"]["data"]
-    changes = _where_data_lie([load_spec(sweep, [], "full")], data)
-    spec = load_spec(sweep, changes, "full")
+    changes = data_overrides([load_sweep(sweep, [], "full")], data)
+    spec = load_sweep(sweep, changes, "full")
     assert {root for _, root in datasets_of(spec)} == {data}
-    assert _where_data_lie([spec], None) == [], "the changed sweep is at home on the machines"
+    assert data_overrides([spec], None) == [], "the changed sweep is at home on the machines"
 
 
 def test_what_our_own_machines_need_and_must_be_waited_for_is_said() -> None:
@@ -243,6 +246,27 @@ def test_a_shell_on_a_machine_knows_the_project_and_the_token_once(
         check=True,
     )
     assert said.stdout == f"token {tmp_path}/venv/bin:/usr/bin:/bin\n"
+
+
+@pytest.mark.parametrize(("name", "cloud"), [(AWS, "aws"), (GCP, "gcp")])
+def test_a_worker_s_start_returns_while_a_process_watches_for_the_end_of_the_node(
+    name: str, cloud: str, tmp_path: Path
+) -> None:
+    command = tree(name)["worker_start_ray_commands"][-1]
+    for program in ("ray", "python"):
+        lines = ["#!/bin/sh", f'echo {program} "$@" $RAY_AUTH_MODE > $HOME/{program}.said']
+        lines += ["echo $$; exec sleep 60"] if program == "python" else []
+        (tmp_path / program).write_text("\n".join(lines))
+        (tmp_path / program).chmod(0o755)
+    home = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin", "RAY_HEAD_IP": "192.0.2.1"}
+    done = subprocess.run(["bash", "-c", command], env=home, capture_output=True, timeout=30)
+    assert done.returncode == 0 and done.stdout == b""
+    log = tmp_path / "preemption.log"
+    wait_until(lambda: log.read_text().endswith("\n"))
+    os.kill(int(log.read_text()), signal.SIGKILL)
+    said = (tmp_path / "python.said").read_text()
+    assert said == f"python -m ascl_sweep.executors.ray.preemption {cloud} token\n"
+    assert (tmp_path / "ray.said").read_text().startswith("ray start --address=192.0.2.1:6379")
 
 
 def test_a_bundle_brings_the_commit_and_nothing_that_is_not_committed(tmp_path: Path) -> None:
@@ -377,9 +401,9 @@ def faults_on_google(value: Any, schema: Mapping[str, Any], path: str) -> Iterat
 
 def faults_of_gcp(cluster: Mapping[str, Any]) -> list[str]:
     return [
-        fault
+        issue
         for name, node in cluster["available_node_types"].items()
-        for fault in faults_on_google(node["node_config"], {"$ref": "Instance"}, name)
+        for issue in faults_on_google(node["node_config"], {"$ref": "Instance"}, name)
     ]
 
 
@@ -427,9 +451,7 @@ def test_on_google_no_machine_has_ray_s_rights_and_no_key_opens_the_project(
     monkeypatch.setattr(config, "construct_clients_from_provider_config", lambda _: clients)
     cluster = config.bootstrap_gcp(prepared(tree(GCP)))
 
-    assert not compute.mock_calls, (
-        "neither the project's keys nor its default network are asked for"
-    )
+    assert not compute.mock_calls, "Ray must not use the project's keys or its default network"
     # As ray.autoscaler._private.commands puts a head together: ours over its own.
     assert cluster["head_node"]["serviceAccounts"][0]["email"] == ray_s["email"]
     head = cluster["head_node"] | cluster["available_node_types"]["head"]["node_config"]

@@ -1,4 +1,4 @@
-"""No cluster file can be loosened unnoticed: each loosened copy is objected to, for its reason."""
+"""The security checks find every way to weaken a cluster file, and name the reason."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tests.clusters.files import (
 )
 from tests.clusters.safety import unsafe
 
-# What to look for (a regular expression), what to put in its place, what must be said about it.
+# A pattern (regular expression), its replacement, and the expected finding.
 HEAD, WORKER = r"(head_start(?:.|\n)*?)", r"(worker_start(?:.|\n)*?)"
 OF_RAY_UP = [
     (HEAD + "export RAY_AUTH_MODE=token; ", r"\1", "head: Ray must be started with"),
@@ -35,46 +35,53 @@ OF_RAY_UP = [
     (WORKER + "RAY_AUTH_MODE=token", r"\1RAY_AUTH_MODE=disabled", "RAY_AUTH_MODE is disabled"),
     (HEAD + "ulimit", r"\1unset RAY_AUTH_MODE; ulimit", "head: Ray must be started with"),
     (WORKER + "ulimit", r"\1RAY_AUTH_MODE=k8s; ulimit", "RAY_AUTH_MODE is k8s"),
-    (r"  ~/\.ray/auth_token: .*\n", "", "no token is brought along"),
+    (r"  ~/\.ray/auth_token: .*\n", "", "the token is not copied to the nodes"),
     (HEAD + "chmod 600", r"\1chmod 644", "head: the token file must have mode 600"),
     (WORKER + "chmod 600", r"\1chmod 644", "worker: the token file must have mode 600"),
     (WORKER + r" && chmod 600 \S+", r"\1", "worker: the token file must have mode 600"),
     (r"--dashboard-host=127\.0\.0\.1", "--dashboard-host=0.0.0.0", "the dashboard must be on"),
     (r"--dashboard-host=127\.0\.0\.1", "", "the dashboard must be on"),
     (r"(--dashboard-host=\S+)", r"\1 --dashboard-host=::", "the dashboard must be on"),
-    (r"head_start_ray_commands:(?:.|\n)*?\n\n", "\n", "head: starts as Ray would"),
-    (r"worker_start_ray_commands:(?:.|\n)*", "\n", "worker: starts as Ray would"),
-    ("RAY_AUTH_MODE=token;", "RAY_AUTH_MODE=token RAY_AUTH_TOKEN=1f3a;", "a secret"),
+    (r"head_start_ray_commands:(?:.|\n)*?\n\n", "\n", "head: Ray's default start commands"),
+    (r"worker_start_ray_commands:(?:.|\n)*", "\n", "worker: Ray's default start commands"),
+    ("RAY_AUTH_MODE=token;", "RAY_AUTH_MODE=token RAY_AUTH_TOKEN=1f3a;", "contains a secret"),
     (r"\n  results: .*", "", "no store that outlives"),
 ]
 OF_AWS = [
+    (r"(ray\.preemption) aws", r"\1 gcp", "a spot node must drain"),
+    (r" &&\n    setsid(?:.|\n)*", "\n", "a spot node must drain"),
     (r"&group \[.*\]", "&group []", "head: without SecurityGroupIds"),
     (r"\n *SecurityGroupIds: \*group", "", "gpu_worker: without SecurityGroupIds"),
     (
         "provider:\n",
         "provider:\n  security_group: {GroupName: mine, IpPermissions: []}\n",
-        "a group made by Ray opens SSH",
+        "a group created by Ray opens SSH",
     ),
     ("provider:", "provider:\n  ssh: 0.0.0.0/0", "open to every address"),
-    (r"\n *IamInstanceProfile: {Name: ascl-sweep-head}", "", "head: must have the stack's rights"),
+    (
+        r"\n *IamInstanceProfile: {Name: ascl-sweep-head}",
+        "",
+        "head: must use the stack's instance profile",
+    ),
     (
         "Name: ascl-sweep-worker",
         "Name: ascl-sweep-head",
-        "gpu_worker: must have the stack's rights",
+        "gpu_worker: must use the stack's instance profile",
     ),
     ("HttpTokens: required", "HttpTokens: optional", "IMDSv1"),
     ("Encrypted: true", "Encrypted: false", "its disk must be encrypted"),
     (
         "provider:\n",
         "provider:\n  aws_credentials: {aws_access_key_id: AKIAIOSFODNN7EXAMPLE}\n",
-        "a secret",
+        "contains a secret",
     ),
 ]
 OF_GCP = [
+    (r" &&\n    setsid(?:.|\n)*", "\n", "a spot node must drain"),
     (", ssh_private_key: [^}]*", "", "project's metadata"),
     (r"ascl-sweep-head@\S+", "ray-autoscaler-sa-v1@p.iam.gserviceaccount.com", "its own account"),
     (r"ascl-sweep-worker@", "ascl-sweep-head@", "gpu_worker: must have its own account"),
-    (r"auth/compute$", "auth/cloud-platform", "its scope must be"),
+    (r"auth/compute$", "auth/cloud-platform", "scopes must be limited"),
     (r"subnetworks/ascl-sweep", "subnetworks/default", "open to the world in the default network"),
     (r"\n *networkInterfaces: \*network", "", "open to the world in the default network"),
     (
@@ -82,68 +89,94 @@ OF_GCP = [
         'block-project-ssh-keys, value: "FALSE"',
         "other keys",
     ),
-    (r"\n *tags: \*tags", "", "no firewall rule is for it"),
+    (r"\n *tags: \*tags", "", "no firewall rule applies"),
 ]
 OF_ACCOUNT = [
-    (r"    AllowedPattern: '\^\\d.*\n", "", "SSH must be for one address"),
-    (r"/32\$'", r"/\\d+$'", "SSH must be for one address"),
-    (r"(Description: The one address)", r"Default: 0.0.0.0/0\n    \1", "SSH must be for one"),
+    (r"    AllowedPattern: '\^\\d.*\n", "", "SSH must be limited to one address"),
+    (r"/32\$'", r"/\\d+$'", "SSH must be limited to one address"),
+    (
+        r"(Description: The one address)",
+        r"Default: 0.0.0.0/0\n    \1",
+        "SSH must be limited to one address",
+    ),
     (r"CidrIp: !Ref SshFrom", "CidrIp: 0.0.0.0/0", "only SSH from one address"),
     (r"CidrIp: !Ref SshFrom", "CidrIp: 10.0.0.0/8", "only SSH from one address"),
     (r"FromPort: 22, ToPort: 22", "FromPort: 0, ToPort: 65535", "only SSH from one address"),
     (r"SourceSecurityGroupId: .*", "CidrIp: 10.0.0.0/8", "only the group itself"),
     (r"BlockPublicAcls: true", "BlockPublicAcls: false", "must be private and encrypted"),
     (r"BucketEncryption:", "Tags: []\n      Encryption:", "must be private and encrypted"),
-    (r"(Action: s3:ListBucket\n *Resource: ).*", r'\1"*"', "s3:ListBucket: only in its bucket"),
-    (r"Action: \[s3:GetObject.*\]", "Action: s3:*", "rights are named one by one"),
-    (r"(s3:AbortMultipartUpload\]\n *Resource: ).*", r'\1"*"', "only in its bucket"),
-    (r"Action: iam:PassRole", "Action: iam:*", "of IAM it may only"),
-    (r"Resource: !GetAtt WorkerRole.Arn", "Resource: !GetAtt HeadRole.Arn", "of IAM it may only"),
+    (
+        r"(Action: s3:ListBucket\n *Resource: ).*",
+        r'\1"*"',
+        "s3:ListBucket: must be limited to the bucket",
+    ),
+    (r"Action: \[s3:GetObject.*\]", "Action: s3:*", "actions must be listed without wildcards"),
+    (r"(s3:AbortMultipartUpload\]\n *Resource: ).*", r'\1"*"', "must be limited to the bucket"),
+    (r"Action: iam:PassRole", "Action: iam:*", "of IAM, only passing"),
+    (r"Resource: !GetAtt WorkerRole.Arn", "Resource: !GetAtt HeadRole.Arn", "of IAM, only passing"),
     (
         r"Action: \[ec2:CreateTags, ec2:Ter",
         "Action: [ec2:*, ec2:Ter",
-        "rights are named one by one",
+        "actions must be listed without wildcards",
     ),
-    (r"\n *ArnEquals: .*", "", "ec2:RunInstances: without Worker.Arn"),
-    (r"\n *aws:RequestTag/.*", "", "ec2:RunInstances: without ray-cluster-name"),
-    (r"\n *ec2:MetadataHttpTokens.*", "", "ec2:RunInstances: without MetadataHttpTokens"),
+    (r"\n *ArnEquals: .*", "", "ec2:RunInstances: must be conditional on Worker.Arn"),
+    (r"\n *aws:RequestTag/.*", "", "ec2:RunInstances: must be conditional on ray-cluster-name"),
+    (
+        r"\n *ec2:MetadataHttpTokens.*",
+        "",
+        "ec2:RunInstances: must be conditional on MetadataHttpTokens",
+    ),
     (r"security-group/\${Group.GroupId}", "security-group/*", "in any security group"),
-    (r"\n *Condition: {StringEquals: {aws:ResourceTag.*", "", "on machines of others"),
+    (r"\n *Condition: {StringEquals: {aws:ResourceTag.*", "", "on instances outside the cluster"),
     (r"- !Ref HeadRole|RoleName: !Ref HeadRole", "RoleName: !Ref WorkerRole", "only the head may"),
+    (
+        r"ManagedPolicyArns: \[!Ref WorkRights\]",
+        "ManagedPolicyArns: [!Ref BucketRights]",
+        "WorkRights",
+    ),
+    (r"results/work/\*", "*", "workers may write to the folders of runs only"),
+    (r"results/work/\*", "results/*", "must be limited to the bucket"),
+    (r"VersioningConfiguration: .*", "Tags: []", "must keep old versions"),
     (
         r"ManagedPolicyArns: .*",
         "ManagedPolicyArns: [arn:aws:iam::aws:policy/AmazonS3FullAccess]",
-        "none of Amazon's ready ones",
+        "no policy managed by Amazon",
     ),
-    (r"- ec2:DescribeSubnets", "- sts:AssumeRole", "nothing but S3, EC2"),
+    (r"- ec2:DescribeSubnets", "- sts:AssumeRole", "only S3, EC2"),
 ]
 OF_KUBERAY = [
-    ("mode: token", "mode: disabled", "Ray must ask for the token"),
-    (r"\n *authOptions: .*", "", "Ray must ask for the token"),
-    (r", secretName: ascl-sweep-token", "", "Ray must ask for the token"),
+    (r"GracePeriodSeconds: 100", "GracePeriodSeconds: 30", "must drain while it ends"),
+    (r"\n *lifecycle:\n.*\n.*", "", "must drain while it ends"),
+    ("mode: token", "mode: disabled", "Ray must require the token"),
+    (r"\n *authOptions: .*", "", "Ray must require the token"),
+    (r", secretName: ascl-sweep-token", "", "Ray must require the token"),
     ("serviceType: ClusterIP", "serviceType: LoadBalancer", "reachable inside Kubernetes only"),
     ("serviceType: ClusterIP", "serviceType: NodePort", "reachable inside Kubernetes only"),
     ("    serviceType", "    enableIngress: true\n    serviceType", "inside Kubernetes only"),
-    (r"---\n# Into the pods(?:.|\n)*?---", "---", "every pod of Kubernetes can reach"),
-    (r"policyTypes: \[Ingress\]", "policyTypes: [Egress]", "must be about what comes into"),
-    (r"\n *podSelector: {matchLabels: {app.*", "", "only the cluster's own pods"),
-    (r"\n *- namespaceSelector: .*\n *", "\n        - ", "only the cluster's own pods"),
-    (r"\n *ports:\n *- {protocol: TCP, port: 8265}", "", "only the cluster's own pods"),
-    (r"  ingress:\n", "  ingress:\n    - {}\n", "only the cluster's own pods"),
+    (r"---\n# Only pods of(?:.|\n)*?---", "---", "every pod in Kubernetes can reach"),
+    (r"policyTypes: \[Ingress\]", "policyTypes: [Egress]", "must restrict ingress"),
+    (r"\n *podSelector: {matchLabels: {app.*", "", "only the cluster's pods"),
+    (r"\n *- namespaceSelector: .*\n *", "\n        - ", "only the cluster's pods"),
+    (r"\n *ports:\n *- {protocol: TCP, port: 8265}", "", "only the cluster's pods"),
+    (r"  ingress:\n", "  ingress:\n    - {}\n", "only the cluster's pods"),
     (r"{runAsNonRoot: true, runAsUser: 1000", "{runAsUser: 0", "must not run as root"),
-    ("allowPrivilegeEscalation: false", "privileged: true", "must be confined"),
+    ("allowPrivilegeEscalation: false", "privileged: true", "restricted Pod Security"),
     (
         r"securityContext: \*confined\n *resources: #",
         "resources: #",
-        "ray-worker: must be confined",
+        "ray-worker: must meet the restricted",
     ),
-    (r"emptyDir: {sizeLimit: 20Gi}", "hostPath: {path: /}", "a hostPath leaves the pod"),
+    (r"emptyDir: {sizeLimit: 20Gi}", "hostPath: {path: /}", "a hostPath breaks the isolation"),
     (
         "        serviceAccountName: ascl-sweep-head",
         "        hostNetwork: true",
-        "hostNetwork leaves",
+        "hostNetwork breaks",
     ),
-    (r"\n *automountServiceAccountToken: false\n *sec", "\n          sec", "get Kubernetes' token"),
+    (
+        r"\n *automountServiceAccountToken: false\n *sec",
+        "\n          sec",
+        "get a Kubernetes API token",
+    ),
     (
         r"\Z",
         "---\napiVersion: v1\nkind: Secret\nstringData: {auth_token: 1f}\n",
@@ -186,7 +219,7 @@ def test_no_file_names_a_package_index_or_an_account(name: str) -> None:
 def test_what_must_be_filled_in_cannot_work_by_accident(name: str) -> None:
     content = "\n".join(line.partition(" #")[0] for line in text(name).splitlines())
     assert "FILL IN" in text(name)
-    # Upper case is no bucket and no project; 192.0.2.0/24 and .invalid are nobody's, by RFC.
+    # Upper-case names are invalid for buckets and projects; RFCs reserve 192.0.2.0/24 and .invalid.
     for store in re.findall(r"(?:s3|gs)://([^/?\s]+)", re.sub(r"^ *#.*", "", content, flags=re.M)):
         assert store == "YOUR-BUCKET"
     if name == ON_PREM:
@@ -271,9 +304,16 @@ def test_the_project_on_google_lets_in_one_address_and_gives_its_bucket_only(
     assert all("--target-tags=ascl-sweep" in rule for rule in rules)
 
     granted = [line for line in said if "add-iam-policy-binding" in line]
-    of_bucket = [line for line in granted if line.startswith("storage buckets")]
-    assert len(of_bucket) == 2
-    assert all("gs://mine " in line and "roles/storage.objectUser" in line for line in of_bucket)
+    assert {
+        right.partition("@")[0]: condition
+        for right, condition in google.state["storage buckets gs://mine"].items()
+        if right.startswith("roles/")
+    } == {
+        "roles/storage.objectUser for ascl-sweep-head": "None",
+        "roles/storage.objectViewer for ascl-sweep-worker": "None",
+        "roles/storage.objectUser for ascl-sweep-worker": "title=work,expression=resource.name"
+        ".startsWith('projects/_/buckets/mine/objects/results/work/')",
+    }
     [of_project] = [line for line in granted if line.startswith("projects")]
     assert "ascl-sweep-head@" in of_project
     assert "--role=projects/my-project/roles/asclSweepHead" in of_project
@@ -283,6 +323,20 @@ def test_the_project_on_google_lets_in_one_address_and_gives_its_bucket_only(
     assert not [r for r in rights if "*" in r or not r.startswith("compute.") or "firewall" in r]
     [as_worker] = [line for line in granted if line.startswith("iam service-accounts")]
     assert "binding ascl-sweep-worker@" in as_worker and "serviceAccountUser" in as_worker
+
+
+def test_the_bucket_on_google_keeps_old_versions_and_those_of_checkpoints_for_a_day(
+    tmp_path: Path,
+) -> None:
+    google = Google(tmp_path)
+    assert google.run(*WORDS) == 0
+    bucket = google.state["storage buckets gs://mine"]
+    assert "versioning" in bucket
+    tables, checkpoints = (
+        each["condition"] for each in json.loads(bucket["lifecycle-file"])["rule"]
+    )
+    assert tables == {"daysSinceNoncurrentTime": 30}
+    assert checkpoints == {"daysSinceNoncurrentTime": 1, "matchesPrefix": ["results/work/"]}
 
 
 def test_the_account_that_ray_would_use_on_google_is_switched_off(tmp_path: Path) -> None:
@@ -339,7 +393,7 @@ def test_rights_wait_until_google_knows_a_new_account(tmp_path: Path) -> None:
     assert google.run(*WORDS) == 0
     assert google.state == quick.state
     waited = [line for line in quick.said if " disable " in line or "policy-binding" in line]
-    assert len(waited) == 5 and google.slept() == 5 * 2 * 5.0
+    assert len(waited) == 6 and google.slept() == 6 * 2 * 5.0
 
 
 def test_rights_that_google_never_gives_are_told_after_a_minute(tmp_path: Path) -> None:

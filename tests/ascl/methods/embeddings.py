@@ -1,22 +1,23 @@
-"""Embeddings in place of images: with identities for networks a loss is a plain formula."""
+"""Embeddings instead of images: with identity networks a loss is a plain formula."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ascl.methods import Batch
+from ascl.distributed import plan_shuffle
+from ascl.methods.base import Batch
 
 AS_IT_IS = nn.Sequential(nn.Identity(), nn.Identity())
 """An encoder and a head that change nothing."""
 
 
 def rows(count: int, seed: int, dim: int = 6) -> Tensor:
-    """Embeddings of no particular length, with a gradient."""
+    """Embeddings that are not normalized, with a gradient."""
     return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def doubles(features: Tensor) -> Tensor:
-    """Unit rows in float64, without a gradient: what a formula written as loops starts from."""
+    """Unit rows in float64, without a gradient: the input of a formula written as loops."""
     return normalize(features.detach().double(), dim=1)
 
 
@@ -27,8 +28,8 @@ def batch_of(*views: Tensor, classes: Tensor | None = None, diagnose: bool = Fal
         views,
         torch.full((count,), -1) if classes is None else classes,
         indices=torch.arange(count),
-        shuffle=torch.arange(count),
+        shuffle=plan_shuffle(torch.arange(count), 0, 1),
         diagnose=diagnose,
         progress=0.0,
-        generator=torch.Generator().manual_seed(0),
+        draws=(),
     )

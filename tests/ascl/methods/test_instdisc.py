@@ -1,4 +1,4 @@
-"""Laws of InstDisc: a softmax over the slots as loops, whole or sampled, and what slots take."""
+"""Laws of InstDisc: a softmax over the slots as loops, whole or sampled, and slot updates."""
 
 import math
 from dataclasses import replace
@@ -8,21 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascl.bank import SlotMemory
-from ascl.config import RunConfig
-from ascl.faults import Faulty
 from ascl.losses import instance_softmax, unit
-from ascl.methods import TrainingSet
-from ascl.methods.instdisc import Config, InstDisc, build, sampled_softmax
+from ascl.methods.instdisc import Config, InstDisc, sampled_softmax
+from ascl.models.memory_bank import SlotMemory
 from ascl.train import build as build_run
 from ascl.train import train
 from tests.ascl.methods.embeddings import AS_IT_IS, batch_of, doubles, rows
-from tests.ascl.methods.test_contract import a_batch, ready
+from tests.ascl.methods.test_contract import ready
 from tests.conftest import tiny
 
 
 def method(slots: Tensor, **settings: Any) -> InstDisc:
-    """With these slots, and embeddings in place of images."""
+    """InstDisc with these slots, and embeddings instead of images."""
     made = InstDisc(Config(**settings), AS_IT_IS, SlotMemory(*slots.shape))
     made.bank.features.copy_(slots)
     return made
@@ -66,7 +63,7 @@ def test_a_hand_computed_loss() -> None:
     assert loss.item() == pytest.approx(math.log(1 + 2 / math.e))
 
 
-def test_to_draw_every_slot_once_is_the_full_softmax() -> None:
+def test_sampling_every_slot_once_is_the_full_softmax() -> None:
     slots, query, own = unit(rows(9, 4)).detach(), unit(rows(5, 5)), torch.tensor([8, 1, 2, 0, 5])
     sampled = sampled_softmax(query, slots, own, torch.arange(9), 0.1)
     torch.testing.assert_close(sampled, instance_softmax(query, slots, own, 0.1))
@@ -84,29 +81,14 @@ def test_the_own_slot_and_every_negative_have_a_gradient() -> None:
         assert to_query.abs().sum() > 0
 
 
-def test_negatives_are_drawn_anew_for_each_batch_and_are_one_draw_for_all_of_it() -> None:
-    run = ready("instdisc_sampled")
-    batch = a_batch(run)
-    before = batch.generator.get_state()
-    run.model(batch)
-    after = batch.generator.get_state()
-    batch.generator.set_state(before)
-    torch.randint(64, (20,), generator=batch.generator)
-    assert batch.generator.get_state().equal(after)
-    assert not before.equal(after)
-
-
-def test_slots_take_the_batch_after_the_step_and_not_before() -> None:
-    slots, query, own = unit(rows(6, 8)).detach(), rows(3, 9), torch.tensor([4, 0, 2])
-    made, classes = method(slots), torch.tensor([7, 8, 9])
-    output = made(replace(batch_of(query, classes=classes), indices=own))
-    assert made.bank.features.equal(slots)
-    made.after_backward(output)
-    moved = unit(0.5 * slots[own] + 0.5 * unit(query).detach())
-    torch.testing.assert_close(made.bank.features[own], moved)
-    assert made.bank.features[[1, 3, 5]].equal(slots[[1, 3, 5]])
-    assert made.bank.classes.tolist() == [8, -1, 9, -1, 7, -1]
-    assert not made.bank.features.requires_grad
+def test_negatives_are_sampled_once_per_batch() -> None:
+    method = ready("instdisc_sampled").method
+    first, second = (torch.Generator().manual_seed(0) for _ in range(2))
+    (drawn,) = method.draws(first)
+    assert drawn.equal(torch.randint(64, (20,), generator=second))
+    assert first.get_state().equal(second.get_state())
+    assert not method.draws(first)[0].equal(drawn)
+    assert ready("instdisc").method.draws(first) == ()
 
 
 def test_an_epoch_fills_every_slot_with_its_images_class() -> None:
@@ -118,23 +100,3 @@ def test_an_epoch_fills_every_slot_with_its_images_class() -> None:
 def test_the_head_is_linear() -> None:
     head = ready("instdisc").method.online[1]
     assert [type(part).__name__ for part in head] == ["Linear"]
-
-
-def test_more_negatives_than_other_images_are_refused() -> None:
-    with pytest.raises(Faulty, match="got negatives=80, 80 training images; leave it out"):
-        tiny("instdisc", method={"negatives": 80})
-    config = tiny("instdisc", method={"negatives": 79})
-    with pytest.raises(ValueError, match="got negatives=79, 64 training images"):
-        build(config, TrainingSet(64, 10))
-
-
-def test_the_name_alone_is_a_published_run() -> None:
-    def config(data: str) -> Any:
-        return RunConfig.of({"method": {"name": "instdisc"}, "data": {"name": data}})
-
-    small, large = config("cifar10"), config("imagenet")
-    assert (small.method.temperature, small.method.negatives) == (0.1, None)
-    assert (large.method.temperature, large.method.negatives) == (0.07, 65536)
-    assert small.method.slot_momentum == large.method.slot_momentum == 0.5
-    assert small.optim.lr == large.optim.lr == 0.03
-    assert small.encoder.projector_dim == 128

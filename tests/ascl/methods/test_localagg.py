@@ -1,8 +1,7 @@
-"""Laws of LocalAgg: its loss as loops, who is near and who is close, and InstDisc at first."""
+"""Laws of LocalAgg: its loss as loops, near and close slots, and InstDisc's first epochs."""
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -10,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ascl.config import RunConfig
-from ascl.faults import Faulty
 from ascl.losses import instance_softmax, unit
-from ascl.methods import TrainingSet
-from ascl.methods.localagg import aggregation, build, neighbourhood, purity
+from ascl.methods.localagg import aggregation_loss, find_neighborhood, purity
 from ascl.train import begin_epoch
 from ascl.train import build as build_run
 from tests.ascl.methods.embeddings import doubles, rows
@@ -25,8 +21,8 @@ from tests.conftest import tiny
 def loss_of(
     query: Tensor, slots: Tensor, own: Tensor, clusters: Tensor, background: int, tau: float
 ) -> Tensor:
-    near, close = neighbourhood(query, slots, own, clusters, background)
-    return aggregation(query, slots, near, close, tau)
+    near, close = find_neighborhood(query, slots, own, clusters, background)
+    return aggregation_loss(query, slots, near, close, tau)
 
 
 def by_loops(
@@ -63,48 +59,48 @@ def test_a_hand_computed_loss() -> None:
     assert loss.item() == pytest.approx(math.log((math.e + 2) / (math.e + 1)))
 
 
-def test_the_own_slot_is_near_and_close_even_where_others_are_nearer() -> None:
+def test_own_slot_is_near_and_close_even_if_others_are_nearer() -> None:
     slots = unit(rows(30, 0)).detach()
     own = torch.arange(30)
-    near, close = neighbourhood(-slots, slots, own, torch.arange(30).unsqueeze(0), 5)
+    near, close = find_neighborhood(-slots, slots, own, torch.arange(30).unsqueeze(0), 5)
     assert near[:, 0].equal(own)
     assert close.equal(torch.eye(5, dtype=torch.bool)[:1].expand(30, -1))
     assert all(len(set(row)) == 5 for row in near.tolist())
 
 
-def test_close_is_who_shares_a_cluster_in_any_of_the_clusterings() -> None:
+def test_close_slots_share_a_cluster_in_any_clustering() -> None:
     slots, clusters = unit(rows(4, 1)).detach(), torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]])
-    near, close = neighbourhood(slots[:1], slots, torch.tensor([0]), clusters, 4)
+    near, close = find_neighborhood(slots[:1], slots, torch.tensor([0]), clusters, 4)
     assert {int(j) for j in near[close]} == {0, 1, 2}
 
 
-def test_a_background_of_more_slots_than_there_are_is_all_of_them() -> None:
+def test_background_larger_than_the_bank_is_the_whole_bank() -> None:
     slots, own = unit(rows(7, 2)).detach(), torch.tensor([1, 2])
     clusters = torch.zeros(1, 7, dtype=torch.long)
-    near, _ = neighbourhood(slots[own], slots, own, clusters, 512)
+    near, _ = find_neighborhood(slots[own], slots, own, clusters, 512)
     assert sorted(near[0].tolist()) == list(range(7))
 
 
-def test_where_all_near_slots_are_close_there_is_nothing_to_learn() -> None:
+def test_loss_is_zero_if_all_near_slots_are_close() -> None:
     slots, own = unit(rows(7, 3)).detach(), torch.tensor([1, 2])
     one_cluster = torch.zeros(1, 7, dtype=torch.long)
     assert loss_of(slots[own], slots, own, one_cluster, 4, 0.1).item() == 0
 
 
-def test_to_share_with_nobody_among_all_slots_is_instdisc() -> None:
+def test_without_close_slots_and_with_the_full_background_it_is_instdisc() -> None:
     slots, query, own = unit(rows(9, 4)).detach(), unit(rows(5, 5)), torch.tensor([8, 1, 2, 0, 5])
     alone = torch.arange(9).unsqueeze(0)
     loss = loss_of(query, slots, own, alone, 9, 0.1)
     torch.testing.assert_close(loss, instance_softmax(query, slots, own, 0.1))
 
 
-def test_close_slots_attract_and_the_rest_of_the_background_repels_and_others_do_nothing() -> None:
+def test_close_slots_attract_background_slots_repel_and_others_have_no_gradient() -> None:
     slots = unit(rows(12, 6)).detach().requires_grad_()
     query, own = unit(rows(1, 7)).detach(), torch.tensor([3])
     clusters = torch.arange(12).remainder(3).unsqueeze(0)
-    near, close = neighbourhood(query, slots, own, clusters, 6)
+    near, close = find_neighborhood(query, slots, own, clusters, 6)
     assert close.sum() >= 2 and (~close).sum() >= 1
-    (gradient,) = torch.autograd.grad(aggregation(query, slots, near, close, 0.5), slots)
+    (gradient,) = torch.autograd.grad(aggregation_loss(query, slots, near, close, 0.5), slots)
     towards = -(gradient @ query[0])  # how a step would change each slot's cosine
     assert (towards[near[close]] > 0).all()
     assert (towards[near[~close]] < 0).all()
@@ -112,14 +108,14 @@ def test_close_slots_attract_and_the_rest_of_the_background_repels_and_others_do
     assert far and (gradient[far] == 0).all()
 
 
-def test_purity_leaves_out_the_own_slot_and_unknown_classes() -> None:
+def test_purity_excludes_the_own_slot_and_unknown_classes() -> None:
     classes, near = torch.tensor([1, -1]), torch.tensor([[1, 1, 2, -1, 1], [3, 3, 3, 3, 3]])
     close = torch.tensor([[True, True, True, True, False], [True] * 5])
     assert purity(classes, near, close).item() == 0.5
     assert purity(classes[1:], near[1:], close[1:]).isnan()
 
 
-def test_the_first_epochs_are_instdiscs_to_the_bit() -> None:
+def test_first_epochs_are_bit_equal_to_instdisc() -> None:
     batches = [a_batch(ready("instdisc"), seed) for seed in range(3)]
     ours = build_run(tiny("localagg", epochs=3, method={"instdisc_epochs": 2}))
     theirs = build_run(tiny("instdisc"))
@@ -133,7 +129,7 @@ def test_the_first_epochs_are_instdiscs_to_the_bit() -> None:
     assert a_step(ours, batches[0]) != a_step(theirs, batches[0])
 
 
-def test_clusters_follow_from_the_slots_and_the_epoch_alone() -> None:
+def test_clusters_depend_only_on_slots_and_epoch() -> None:
     run, again = ready("localagg"), ready("localagg")
     again.method.clusters = None
     again.method.load_state_dict(run.method.state_dict())
@@ -147,54 +143,10 @@ def test_clusters_follow_from_the_slots_and_the_epoch_alone() -> None:
     assert not any("clusters" in name for name in run.method.state_dict())
 
 
-def test_slots_take_the_batch_after_the_step() -> None:
-    run = ready("localagg")
-    batch, before = a_batch(run), run.method.bank.features.clone()
-    output = run.model(batch)
-    assert run.method.bank.features.equal(before)
-    run.method.after_backward(output)
-    own, features, classes = output.remember
-    torch.testing.assert_close(
-        run.method.bank.features[own], unit(0.5 * before[own] + 0.5 * features)
-    )
-    assert run.method.bank.classes[own].equal(classes) and classes.equal(batch.labels)
-
-
-def test_purity_is_watched_where_there_are_clusters() -> None:
+def test_purity_is_reported_while_clusters_exist() -> None:
     run = ready("localagg")
     run.method.bank.classes.zero_()
     batch = replace(a_batch(run), labels=torch.zeros(16, dtype=torch.long))
     assert run.model(batch).diagnostics["purity"] == 1
     run.method.clusters = None
     assert "purity" not in run.model(batch).diagnostics
-
-
-def test_as_many_clusters_as_images_are_refused() -> None:
-    with pytest.raises(Faulty, match="got 80 clusters, 80 training images; try 8 or fewer"):
-        tiny("localagg", method={"num_clusters": 80})
-    config = tiny("localagg", method={"num_clusters": 64})
-    with pytest.raises(ValueError, match="got 64 clusters, 64 training images"):
-        build(config, TrainingSet(64, 10))
-
-
-def test_a_run_without_a_clustered_epoch_is_refused() -> None:
-    with pytest.raises(Faulty, match="got instdisc_epochs=2, epochs=2; train longer"):
-        tiny("localagg", method={"instdisc_epochs": 2})
-
-
-@pytest.mark.parametrize(("epochs", "first"), [(200, 10), (20, 10), (6, 3), (2, 1), (1, 0)])
-def test_a_short_run_has_fewer_epochs_of_instdisc_by_default(epochs: int, first: int) -> None:
-    config: Any = RunConfig.of({"epochs": epochs, "method": {"name": "localagg"}})
-    assert config.method.instdisc_epochs == first
-
-
-def test_the_name_alone_is_a_published_run() -> None:
-    def config(data: str) -> Any:
-        return RunConfig.of({"method": {"name": "localagg"}, "data": {"name": data}})
-
-    small, large = config("cifar10"), config("imagenet")
-    assert (small.method.temperature, small.method.background) == (0.1, 512)
-    assert (small.method.num_clusterings, small.method.num_clusters) == (3, 500)
-    assert (large.method.temperature, large.method.background) == (0.07, 4096)
-    assert (large.method.num_clusterings, large.method.num_clusters) == (10, 30000)
-    assert small.optim.lr == large.optim.lr == 0.03

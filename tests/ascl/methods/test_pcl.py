@@ -1,6 +1,7 @@
-"""Laws of PCL: MoCo's loss and ProtoNCE as loops, temperatures of clusters, and who is drawn."""
+"""Laws of PCL: MoCo's loss and ProtoNCE as loops, cluster temperatures, and sampled prototypes."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ascl.config import RunConfig, load_config
-from ascl.faults import Faulty
-from ascl.kmeans import Clustering
+from ascl.config import load_config
+from ascl.errors import ConfigError
+from ascl.eval.clustering import Clustering
 from ascl.losses import bank_logits, info_nce, unit
-from ascl.methods import EpochStart, TrainingSet
-from ascl.methods.pcl import Prototypes, build, proto_nce, temperatures
+from ascl.methods.base import EpochStart
+from ascl.methods.pcl import Prototypes, proto_nce, temperatures
 from ascl.train import begin_epoch
 from ascl.train import build as build_run
 from tests.ascl.methods.embeddings import doubles, rows
@@ -23,7 +24,7 @@ from tests.conftest import tiny
 
 
 def clustering(seed: int, images: int = 60, clusters: int = 8) -> tuple[Tensor, Clustering]:
-    """Features and clusters of them, whose sizes differ; the last has a single member."""
+    """Features and their clusters of different sizes; the last has a single member."""
     g = torch.Generator().manual_seed(seed)
     features = unit(torch.randn(images, 6, generator=g))
     assignment = torch.randint(0, clusters - 1, (images,), generator=g)
@@ -33,7 +34,7 @@ def clustering(seed: int, images: int = 60, clusters: int = 8) -> tuple[Tensor, 
 
 
 def percentile(values: list[float], share: float) -> float:
-    """With a straight line between the two values next to it."""
+    """With linear interpolation between the two adjacent values."""
     values, place = sorted(values), share * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
@@ -63,12 +64,6 @@ def test_the_temperatures_are_the_formula_as_loops(seed: int, clusters: int, mea
     assert (phi > 0).all()
 
 
-def test_a_single_member_gives_the_largest_temperature() -> None:
-    features, found = clustering(0)
-    phi = temperatures(features, found, 0.1)
-    assert phi[-1] == phi.max()
-
-
 def test_hand_computed_temperatures() -> None:
     # Two of three clusters are pairs at distances a and 2a, the third is alone: its φ is theirs.
     # Over log 12 that is (1, 2, 2)·a; the percentiles at places 0.2 and 1.8 are 1.2·a and 2·a, so
@@ -79,14 +74,7 @@ def test_hand_computed_temperatures() -> None:
     torch.testing.assert_close(phi, torch.tensor([1.2, 2.0, 2.0]))
 
 
-def test_of_two_clusters_as_wide_the_larger_has_the_lower_temperature() -> None:
-    assignment = torch.tensor([0, 0, 1, 1, 1, 1])
-    features = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).repeat(3, 1)
-    phi = temperatures(features, Clustering(torch.zeros(2, 2), assignment), 0.1)
-    assert phi[1] < phi[0]
-
-
-def test_features_that_are_all_one_point_have_the_mean_temperature() -> None:
+def test_identical_features_have_the_mean_temperature() -> None:
     features = torch.tensor([[1.0, 0.0]]).expand(6, -1)
     found = Clustering(features[:3], torch.tensor([0, 0, 1, 1, 2, 2]))
     torch.testing.assert_close(temperatures(features, found, 0.1), torch.full((3,), 0.1))
@@ -128,7 +116,7 @@ def test_a_hand_computed_proto_nce() -> None:
         assert loss.item() == pytest.approx(math.log(1 + 2 / math.e**2))
 
 
-def test_every_image_has_as_many_negatives_as_asked_for_and_never_its_own() -> None:
+def test_every_image_has_the_configured_number_of_negatives_and_never_its_own() -> None:
     # Images 0 to 4 belong to prototypes 0 to 4, of which 0, 1 and 2 are drawn. In the gradient,
     # own prototypes attract and negatives repel.
     scaled = unit(rows(5, 0)).detach().requires_grad_()
@@ -149,15 +137,13 @@ def test_every_image_has_as_many_negatives_as_asked_for_and_never_its_own() -> N
 def test_the_loss_is_info_nce_and_the_mean_of_both_granularities() -> None:
     batch = a_batch(ready("pcl"))
     run, twin = ready("pcl"), ready("pcl")
-    state = batch.generator.get_state()
     output = run.model(batch)
     keys = output.remember[0]
     query = unit(twin.method.online(batch.views[0]))
     loss = info_nce(bank_logits(query, keys, twin.method.bank.features, 0.1)).item()
-    batch.generator.set_state(state)
     assert [len(p.scaled) for p in twin.method.prototypes] == [5, 9]
-    for p in twin.method.prototypes:
-        drawn = torch.randperm(len(p.scaled), generator=batch.generator)[:5]
+    for p, drawn in zip(twin.method.prototypes, batch.draws, strict=True):
+        assert len(drawn.unique()) == 5 and drawn.max() < len(p.scaled)
         phi = 1 / p.scaled.norm(dim=1)
         own = p.assignment[batch.indices].tolist()
         centroids = unit(p.scaled)
@@ -176,7 +162,7 @@ def test_both_terms_have_a_gradient() -> None:
     assert (gradients[1] - gradients[0]).abs().max() > 1e-3 * gradients[0].abs().max()
 
 
-def test_prototypes_are_of_what_the_momentum_encoder_makes_of_the_plain_images() -> None:
+def test_prototypes_cluster_the_momentum_encoders_features_of_plain_images() -> None:
     run = ready("pcl")
     run.model.eval()
     seen: list[Tensor] = []
@@ -194,7 +180,7 @@ def test_prototypes_are_of_what_the_momentum_encoder_makes_of_the_plain_images()
         assert (1 / p.scaled.norm(dim=1)).mean().item() == pytest.approx(0.1, rel=1e-4)
 
 
-def test_the_first_epochs_are_mocos_to_the_bit() -> None:
+def test_first_epochs_are_bit_equal_to_moco() -> None:
     batches = [a_batch(ready("moco"), seed) for seed in range(3)]
     ours = build_run(tiny("pcl", epochs=3, method={"instance_epochs": 2}))
     theirs = build_run(tiny("moco", augment={"key": "strong"}))
@@ -205,10 +191,11 @@ def test_the_first_epochs_are_mocos_to_the_bit() -> None:
         assert a_step(ours, batch) == a_step(theirs, batch)
     begin_epoch(ours, 2)
     ours.model.train()
-    assert a_step(ours, batches[0]) > a_step(theirs, batches[0])
+    clustered = replace(batches[0], draws=ours.method.draws(torch.Generator()))
+    assert a_step(ours, clustered) > a_step(theirs, batches[0])
 
 
-def test_prototypes_follow_from_the_state_and_the_epoch_alone() -> None:
+def test_prototypes_depend_only_on_state_and_epoch() -> None:
     run, twin = ready("pcl"), build_run(tiny("pcl"))
     with torch.no_grad():
         for parameter in run.method.target.parameters():
@@ -219,35 +206,6 @@ def test_prototypes_follow_from_the_state_and_the_epoch_alone() -> None:
     for a, b in zip(run.method.prototypes, twin.method.prototypes, strict=True):
         assert a.scaled.equal(b.scaled) and a.assignment.equal(b.assignment)
     assert not any("prototypes" in name for name in run.method.state_dict())
-
-
-def test_as_many_clusters_as_images_are_refused() -> None:
-    with pytest.raises(Faulty, match="got 80 clusters, 80 training images; try 8 or fewer"):
-        tiny("pcl", method={"granularities": [5, 80]})
-    config = tiny("pcl", method={"granularities": [5, 64]})
-    with pytest.raises(ValueError, match="got 64 clusters, 64 training images"):
-        build(config, TrainingSet(64, 10))
-
-
-def test_one_number_of_clusters_is_a_list_of_one_too() -> None:
-    with pytest.raises(Faulty, match="granularities: must be a list, got 5"):
-        tiny("pcl", method={"granularities": 5})
-
-
-def test_as_many_negative_prototypes_as_clusters_are_refused() -> None:
-    with pytest.raises(Faulty, match="got negative_prototypes=5, 5 clusters; try 4 or fewer"):
-        tiny("pcl", method={"negative_prototypes": 5})
-
-
-def test_a_run_without_a_clustered_epoch_is_refused() -> None:
-    with pytest.raises(Faulty, match="got instance_epochs=2, epochs=2; train longer"):
-        tiny("pcl", method={"instance_epochs": 2})
-
-
-@pytest.mark.parametrize(("epochs", "first"), [(200, 20), (50, 5), (6, 1), (2, 1), (1, 0)])
-def test_a_short_run_has_fewer_epochs_of_moco_by_default(epochs: int, first: int) -> None:
-    config: Any = RunConfig.of({"epochs": epochs, "method": {"name": "pcl"}})
-    assert config.method.instance_epochs == first
 
 
 def test_granularities_are_a_list_in_files_and_on_the_command_line(tmp_path: Any) -> None:
@@ -262,18 +220,6 @@ def test_granularities_are_a_list_in_files_and_on_the_command_line(tmp_path: Any
 
 
 @pytest.mark.parametrize("wrong", [[], [1], ["5"], [2.5], [True], 5, "many"])
-def test_what_is_no_list_of_counts_is_refused(wrong: Any) -> None:
-    with pytest.raises(Faulty, match=r"method\.granularities"):
+def test_granularities_must_be_a_list_of_counts(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"method\.granularities"):
         tiny("pcl", method={"granularities": wrong})
-
-
-def test_the_name_alone_is_a_published_run() -> None:
-    def config(data: str) -> Any:
-        return RunConfig.of({"method": {"name": "pcl"}, "data": {"name": data}})
-
-    small, large = config("cifar10"), config("imagenet")
-    assert small.augment.query == small.augment.key == "strong"
-    assert (small.method.temperature, small.method.granularities) == (0.1, (250, 500))
-    assert (large.method.temperature, large.method.negative_prototypes) == (0.2, 16384)
-    assert large.method.granularities == (25000, 50000, 100000)
-    assert large.method.queue_size == 16384

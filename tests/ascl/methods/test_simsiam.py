@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ascl.config import RunConfig
-from ascl.encoders import SplitBatchNorm
 from ascl.methods.simsiam import SimSiam
+from ascl.models.batch_norm import SplitBatchNorm
 from ascl.train import build, train
 from tests.ascl.methods.embeddings import AS_IT_IS, batch_of, doubles, rows
 from tests.conftest import tiny
@@ -49,7 +48,7 @@ def test_a_projection_learns_only_through_its_own_prediction() -> None:
         assert alone.grad is not None and alone.grad.abs().sum() > 0
 
 
-def test_without_a_prediction_there_is_nothing_to_learn_from() -> None:
+def test_a_detached_prediction_gives_no_gradient() -> None:
     class Stopped(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.detach()
@@ -57,11 +56,11 @@ def test_without_a_prediction_there_is_nothing_to_learn_from() -> None:
     assert not SimSiam(AS_IT_IS, Stopped())(batch_of(rows(4, 4), rows(4, 5))).loss.requires_grad
 
 
-def test_only_the_predictors_rate_stays_at_its_peak() -> None:
+def test_only_the_predictors_learning_rate_is_constant() -> None:
     run = build(tiny("simsiam"))
     list(train(run))
     peak = run.config.optim.peak(run.config.batch_size)
-    rates = {id(p): group["lr"] for group in run.optimiser.param_groups for p in group["params"]}
+    rates = {id(p): group["lr"] for group in run.optimizer.param_groups for p in group["params"]}
     for name, parameter in run.method.named_parameters():
         if name.startswith("predictor."):
             assert rates[id(parameter)] == peak, name
@@ -86,12 +85,3 @@ def test_the_spread_shows_a_collapse_that_batch_norm_hides() -> None:
     nn.init.zeros_(to_one_point.weight)
     seen = SimSiam(AS_IT_IS, to_one_point)(batch_of(z, z, diagnose=True)).diagnostics
     assert seen["spread"].item() == pytest.approx(0, abs=1e-6)
-
-
-def test_the_name_alone_is_a_published_run() -> None:
-    for preset in ("paper", "code"):
-        small = RunConfig.of({"preset": preset, "method": {"name": "simsiam"}})
-        assert (small.optim.peak(256), small.optim.weight_decay) == (0.06, 5e-4)
-        assert small.augment.query == small.augment.key == "strong"
-    large = RunConfig.of({"method": {"name": "simsiam"}, "data": {"name": "imagenet"}})
-    assert (large.optim.peak(256), large.optim.weight_decay) == (0.05, 1e-4)

@@ -1,4 +1,4 @@
-"""Laws of supervised learning: cross-entropy, labelled images only, a classifier that is scored."""
+"""Laws of supervised learning: cross-entropy, labeled images only, a classifier that is scored."""
 
 import math
 from dataclasses import replace
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ascl.config import RunConfig
-from ascl.data import Data, load_data
-from ascl.datasets import Images
-from ascl.methods import Batch
+from ascl.data.base import Images
+from ascl.data.subset import Data, load_data
+from ascl.methods.base import Batch
 from ascl.train import build, train
 from tests.ascl.methods.test_contract import a_batch, ready
 from tests.conftest import tiny
@@ -20,25 +20,25 @@ def test_the_loss_is_cross_entropy_as_loops() -> None:
     run = ready("supervised")
     batch = a_batch(run)
     with torch.no_grad():
-        logits = ready("supervised").method.classifier(batch.views[0]).double().tolist()
+        logits = ready("supervised").method.network(batch.views[0]).double().tolist()
     total = 0.0
     for row, label in zip(logits, batch.labels.tolist(), strict=True):
         total -= math.log(math.exp(row[label]) / sum(math.exp(x) for x in row))
     assert run.model(batch).loss.item() == pytest.approx(total / len(logits), rel=1e-5)
 
 
-def test_a_head_that_knows_nothing_loses_the_logarithm_of_the_classes() -> None:
+def test_uniform_predictions_have_the_loss_log_of_the_number_of_classes() -> None:
     run = ready("supervised")
-    for parameter in run.method.classifier[1].parameters():
+    for parameter in run.method.classifier.parameters():
         torch.nn.init.zeros_(parameter)
     assert run.model(a_batch(run)).loss.item() == pytest.approx(math.log(10))
 
 
-def test_the_label_is_what_it_learns() -> None:
+def test_gradient_raises_the_score_of_the_labels() -> None:
     run = ready("supervised")
     batch = a_batch(run)
     run.model(batch).loss.backward()
-    bias = run.method.classifier[1].bias
+    bias = run.method.classifier.bias
     counts = batch.labels.bincount(minlength=10)
     assert bias.grad is not None
     # d loss / d bias_c is the mean of p_c less the share of c in the batch: negative at the labels.
@@ -46,7 +46,7 @@ def test_the_label_is_what_it_learns() -> None:
     assert bias.grad[counts.argmax()] == bias.grad.min() < 0
 
 
-def test_one_weak_view_is_all_it_sees() -> None:
+def test_it_trains_on_one_weak_view() -> None:
     config = RunConfig.of({"method": {"name": "supervised"}})
     assert config.method.cost().views == ("query",)
     assert config.augment.query == "weak"
@@ -59,7 +59,7 @@ def test_one_weak_view_is_all_it_sees() -> None:
 
 
 def partly_labelled(labelled: int) -> Data:
-    """As STL-10: most of train has no class, the labelled part is the reference."""
+    """Like STL-10: most of train has no class, the labeled part is the reference."""
     data = load_data("shapes", "", train_size=80, holdout=0.2)
     assert isinstance(data.train, Images)
     classes = data.train.labels.clone()
@@ -68,7 +68,7 @@ def partly_labelled(labelled: int) -> Data:
     return replace(data, train=Images(data.train.images, classes), reference=known)
 
 
-def test_unlabelled_images_are_not_trained_on() -> None:
+def test_unlabeled_images_are_not_trained_on() -> None:
     run = build(tiny("supervised", epochs=1), data=partly_labelled(37))
     seen: list[Batch] = []
     run.method.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -78,8 +78,9 @@ def test_unlabelled_images_are_not_trained_on() -> None:
     assert all((batch.labels >= 0).all() for batch in seen)
 
 
-def test_a_set_without_labels_gets_a_sentence() -> None:
-    with pytest.raises(ValueError, match="learns from classes and none of the 64 training images"):
+def test_dataset_without_labels_is_refused() -> None:
+    message = "supervised needs labels, but none of the 64 training images of shapes has one; use"
+    with pytest.raises(ValueError, match=message):
         build(tiny("supervised"), data=partly_labelled(0))
 
 
@@ -87,31 +88,29 @@ def test_a_set_without_labels_gets_a_sentence() -> None:
 
 
 def counted() -> list[float]:
-    """The score of a run's own classifier, and the same counted picture by picture."""
+    """The score of a run's own classifier, and the same counted image by image."""
     # 19 images to score: shares of two ranks differ.
     run = build(tiny("supervised", data={"train_size": 95, "holdout": 0.2}))
     scores = [metrics.test_top1 for metrics in train(run)]
     mean, std = run.pixels.mean.view(1, 3, 1, 1), run.pixels.std.view(1, 3, 1, 1)
     assert isinstance(run.data.test, Images)
     assert len(run.data.test) == 19
-    classifier, right = run.method.classifier, 0
-    assert classifier is not None
-    classifier.eval()
+    network, right = run.method.get_submodule("network").eval(), 0
     for picture, label in zip(run.data.test.images, run.data.test.labels, strict=True):
         with torch.no_grad():
-            logits = classifier((picture.float()[None] / 255 - mean) / std)[0].tolist()
+            logits = network((picture.float()[None] / 255 - mean) / std)[0].tolist()
         right += logits.index(max(logits)) == label
     assert all(score is not None for score in scores)
     return [scores[-1] or 0.0, right / 19]
 
 
-def test_its_classifier_is_scored_each_epoch_as_a_count_of_right_answers() -> None:
+def test_classifier_score_of_each_epoch_is_the_fraction_correct() -> None:
     score, by_count = counted()
     assert score == by_count
     assert 0 <= score <= 1
 
 
-def test_two_ranks_count_the_same_right_answers() -> None:
+def test_two_ranks_have_the_same_classifier_score() -> None:
     first, second = on_ranks(2, counted)
     assert first == second
     assert first[0] == first[1]

@@ -1,1 +1,0 @@
-"""Figures: what is plotted as values, and two ways to draw it; loads neither PyTorch nor Ray."""
