@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import ascl.train
 from ascl.train import Run, train_epoch
 
 aten = torch.ops.aten
@@ -156,6 +157,11 @@ def fake_gpu() -> Iterator[FakeGpu]:
         # The parts of PyTorch (2.15) that need a driver, or that fake tensors do not support.
         replace(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
         replace(torch.cuda, "is_bf16_supported", lambda *args: True)
+        replace(torch.cuda, "get_device_capability", lambda device: (8, 0))
+        replace(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+        replace(torch.cuda, "max_memory_allocated", lambda device: 0)
+        # DDP compares the parameters of all ranks and hooks into PyTorch's own engine.
+        replace(ascl.train, "DistributedDataParallel", lambda method, **options: method)
         replace(nn.Module, "_apply", _apply)
         replace(Tensor, "backward", lambda loss: backward(loss))
         for name in ("tolist", "numpy"):

@@ -108,6 +108,9 @@ def become(argv: list[str], environment: dict[str, str], files: Sequence[int]) -
     """Run this process as the worker that Ray requested."""
     from ray._private.workers.setup_worker import parser
 
+    # Ray 2.60 kills the process group of a worker that has ended. Ray starts each worker as the
+    # leader of a group; in the nursery's group, it would kill the shell that started the benchmark.
+    os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, file in enumerate(files):
         os.dup2(file, number)

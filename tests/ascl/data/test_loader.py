@@ -13,7 +13,7 @@ from ascl.data.base import DATASETS, ImageFiles, Images
 from ascl.data.loader import Pixels, plain_batches, training_batches
 from ascl.errors import DataError
 from benchmarks.counting import fake_process_group
-from tests.fake_cuda import FakeCuda
+from benchmarks.fake_gpu import fake_gpu
 
 CPU = torch.device("cpu")
 
@@ -120,7 +120,7 @@ def test_a_step_on_a_gpu_takes_one_copy_no_wait_and_few_calls(
     full = ViewSpec("strong", 32)
     specs = [small_view(full) if kind == "small" else ViewSpec(kind, 32) for kind in kinds]
     generators = [torch.Generator().manual_seed(i) for i in range(len(specs))]
-    with fake_process_group(ranks), FakeCuda() as gpu:
+    with fake_process_group(ranks), fake_gpu() as gpu:
         stored = torch.empty(1000, 3, 32, 32, dtype=torch.uint8, device="cuda")
         images = Images(stored, torch.empty(1000, dtype=torch.long, device="cuda"))
         pixels = Pixels.of(DATASETS["cifar10"], stored.device)
@@ -129,10 +129,10 @@ def test_a_step_on_a_gpu_takes_one_copy_no_wait_and_few_calls(
         next(batches)
         assert gpu.copies == 2, "the second step is planned before the first one is made"
         blocking = gpu.blocking  # constants of the epoch
-        gpu.calls.clear()
+        gpu.kernels.clear()
         (batch,) = batches
         assert (gpu.copies, gpu.blocking) == (2, blocking)
-        assert 0 < gpu.calls.total() <= calls, gpu.calls
+        assert 0 < gpu.kernels.total() <= calls, gpu.kernels
         assert all(x.is_cuda for x in (*batch.views, batch.labels, batch.indices, batch.extras[0]))
         assert all(len(view) == 250 // ranks for view in batch.views)
 
