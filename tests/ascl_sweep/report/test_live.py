@@ -487,7 +487,10 @@ def test_an_update_keeps_what_the_reader_did(opened: Callable[[str], Any], tmp_p
         assert tab.evaluate(zoom) == zoomed
         assert tab.locator("#sweep-filter option").all_inner_texts() == ["all", "it", "more"]
         assert tab.input_value("#sweep-filter") == "it"
-        assert tab.locator("section.sweep:visible").count() == 1
+        shown = tab.locator("section.sweep:visible")
+        assert [part.get_attribute("data-sweep") for part in shown.all()] == ["it", "it"], (
+            "the sweep and its appendix"
+        )
         assert tab.locator("details[open]").count() == 1
         assert tab.is_checked("#states input[value=running]")
         assert tab.locator("th[aria-sort=descending]").inner_text() == "kNN %"
