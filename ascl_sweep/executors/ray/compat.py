@@ -151,6 +151,32 @@ def stop_trial(tune_controller: Any, trial: Trial) -> None:
     tune_controller.stop_trial(trial)
 
 
+@contextmanager
+def dead_actors_recognized() -> Iterator[None]:
+    """Call `Tuner.fit` in this context, so that no death of a trial's process ends the sweep.
+
+    Tune's actor manager expects `RayActorError` of a dead process. If Ray's memory monitor killed
+    the process, Ray raises `OutOfMemoryError` instead, depending on the moment; the manager then
+    ends the experiment with a RuntimeError. Ray's other system errors have the same effect.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    failed = RayActorManager._actor_task_failed
+
+    def on_failure(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        known = isinstance(exception, RayTaskError | RayActorError)
+        if isinstance(exception, RayError) and not known:
+            exception = RayActorError(error_msg=str(exception))
+        failed(manager, tracked_actor_task, exception)
+
+    RayActorManager._actor_task_failed = on_failure  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        RayActorManager._actor_task_failed = failed  # type: ignore[method-assign]
+
+
 def trial_actor(tune_controller: Any, trial: Trial) -> ActorHandle[object] | None:
     """Return the process of a trial; None if the trial waits for its resources.
 

@@ -70,7 +70,7 @@ def run_tune(
         ),
     )
     try:
-        with compat.keep_signal_handlers():
+        with compat.keep_signal_handlers(), compat.dead_actors_recognized():
             tuner.fit()
     except (RayError, TuneError) as error:
         if errors.first is None:

@@ -9,12 +9,22 @@ import subprocess
 import sys
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 import torch
-from ray.exceptions import ActorDiedError, AuthenticationError, RayTaskError
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import (
+    ActorDiedError,
+    AuthenticationError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.tune.experiment import Trial
 
 from ascl_sweep.executors.ray import compat
@@ -118,6 +128,38 @@ def test_the_error_of_a_dead_trial_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 
 # ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("error", "passed"),
+    [
+        (OutOfMemoryError("a node is running low on memory"), RayActorError),
+        (NodeDiedError("a node died"), RayActorError),
+        (ActorDiedError(), ActorDiedError),
+        (RayTaskError("step", "traceback", ValueError()), RayTaskError),
+    ],
+)
+def test_a_system_error_of_ray_ends_a_trial_and_not_the_sweep(
+    error: RayError, passed: type[RayError]
+) -> None:
+    seen: list[Exception] = []
+
+    def on_error(actor: object, raised: Exception) -> None:
+        seen.append(raised)
+
+    actor = SimpleNamespace(actor_id=1, _on_error=None)
+    task: Any = SimpleNamespace(_tracked_actor=actor, _on_error=on_error)
+    manager: Any = SimpleNamespace(
+        _failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None
+    )
+    before = RayActorManager._actor_task_failed
+    with compat.dead_actors_recognized():
+        RayActorManager._actor_task_failed(manager, task, error)
+        with pytest.raises(RuntimeError, match="unexpected"):
+            RayActorManager._actor_task_failed(manager, task, KeyError("a bug"))
+    (found,) = seen
+    assert type(found) is passed and str(error) in str(found)
+    assert RayActorManager._actor_task_failed is before
 
 
 def test_required_settings_win_over_the_shell_and_preferred_settings_do_not(
