@@ -41,6 +41,7 @@ from ascl.models.resnet import ResNet
 from ascl.optim import build_optimizer, rate_at
 from ascl.progress import OnProgress, no_progress
 from ascl.seeding import generator, seeded_init
+from ascl.threads import StepThreads
 
 DIAGNOSE_EVERY = 16  # steps between diagnostics of the soft labels: below 1% of the time
 CHECK_EVERY = 32  # steps between checks for a non-finite loss: each check waits for the device
@@ -88,6 +89,7 @@ class Run:
     model: nn.Module  # the method, wrapped in DDP if there are several ranks
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    threads: StepThreads | None = None  # on a CPU
     epoch: int = 0  # epochs done
     history: list[EpochMetrics] = field(default_factory=list)
     trained: TrainedEpoch | None = None  # the next epoch, if it is trained but not scored
@@ -175,6 +177,7 @@ def build(
         model=model,
         optimizer=build_optimizer(method, config.optim, scaled=scaler.is_enabled()),
         scaler=scaler,
+        threads=StepThreads(torch.get_num_threads()) if device.type == "cpu" else None,
     )
 
 
@@ -331,6 +334,8 @@ def train_epoch(run: Run, epoch: int, on_progress: OnProgress) -> TrainedEpoch:
             progress=(epoch + step / steps) / config.epochs,
             draws=draws,
         )
+        if run.threads is not None:
+            run.threads.adapt()
         run.optimizer.zero_grad(set_to_none=True)
         with run.autocast():
             output = run.model(batch)

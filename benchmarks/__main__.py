@@ -17,6 +17,7 @@ NAMES = (
     "store",
     "report",
     "step",
+    "busy",
     "sweep",
 )
 

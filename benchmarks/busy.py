@@ -1,7 +1,7 @@
 """Training beside other work: the speed of `ascl-sweep train` on an idle and on a busy machine.
 
-Each measure starts the command, so that OpenMP's settings are those of a user. A busy machine runs
-one endless loop per core besides. Idle and busy measures alternate; medians of `ROUNDS`.
+Each measure is a new process of the command. A busy machine runs one endless loop per core besides.
+All measures alternate; medians of `ROUNDS`.
 """
 
 import json
@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from benchmarks.timing import Ratio
+
 ROUNDS, EPOCHS, WARM_UP = 5, 6, 2
-CORES = os.cpu_count() or 1
 CONFIG = f"""
 epochs: {EPOCHS}
 batch_size: 64
@@ -24,33 +25,34 @@ encoder: {{width: 8}}
 method: {{name: simclr}}
 eval: {{probe: none, knn_every: {EPOCHS}}}
 """
-# What OpenMP does if we set nothing: an empty value of ours keeps `ascl` from setting its own.
-OPENMP_DEFAULT = {"OMP_WAIT_POLICY": ""}
+COMMAND = "from ascl_sweep.cli import main; main()"
+# The command without adapting the number of threads, as before.
+FIXED = f"import ascl.threads; ascl.threads.StepThreads.adapt = lambda self: None; {COMMAND}"
 
 
-def images_per_second(env: Mapping[str, str], *, busy: bool) -> float:
+def images_per_second(command: str, *, busy: bool) -> float:
     """Train for some epochs in a new process; return the median speed after the warm-up."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         config = Path(name) / "run.yaml"
         config.write_text(CONFIG)
-        for _ in range(CORES if busy else 0):
+        for _ in range(os.cpu_count() or 1 if busy else 0):
             loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(loop.wait)
             stack.callback(loop.kill)
-        command = [sys.executable, "-m", "ascl_sweep", "train", str(config), "--json"]
-        command += ["--out", f"{name}/run"]
-        out = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ | env
-        )
-    epochs = [json.loads(line) for line in out.stdout.decode().splitlines()]
+        words = [sys.executable, "-c", command, "train", config, "--json", "--out", f"{name}/run"]
+        out = subprocess.run(words, check=True, text=True, stdout=-1, stderr=subprocess.DEVNULL)
+    epochs = [json.loads(line) for line in out.stdout.splitlines()]
     return median(epoch["images_per_second"] for epoch in epochs[WARM_UP:])
 
 
-def measure(envs: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[float, float]]:
-    """Return the speed of each environment on an idle and on a busy machine."""
-    speeds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in envs}
-    for _ in range(ROUNDS):
-        for name, env in envs.items():
-            for busy in (False, True):
-                speeds[name][busy].append(images_per_second(env, busy=busy))
-    return {name: (median(idle), median(busy)) for name, (idle, busy) in speeds.items()}
+def run() -> Iterator[Ratio]:
+    cases = [(command, busy) for command in (COMMAND, FIXED) for busy in (False, True)]
+    rounds = [[1 / images_per_second(c, busy=busy) for c, busy in cases] for _ in range(ROUNDS)]
+    idle, busy, fixed_idle, fixed_busy = map(median, zip(*rounds, strict=True))
+    note = "per image; inverse of the share of the idle speed"
+    what = "SimCLR beside one endless loop per core, over an idle machine"
+    yield Ratio(what, busy, idle, "≤ 2.5", speedup=False, note=note)
+    what = f"{what}: fixed number of threads"
+    yield Ratio(what, fixed_busy, fixed_idle, "–", speedup=False, note=note)
+    what = "idle machine: adaptive over fixed number of threads"
+    yield Ratio(what, idle, fixed_idle, "≤ 1.03", speedup=False)

@@ -46,7 +46,7 @@ def test_raw_pixels_are_a_poor_guide_to_shapes(raw_pixels: float) -> None:
     assert 0.1 < raw_pixels < 0.4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("relabel", ["none", "hard", "ahcl", "ascl"])
 def test_knn_rises_past_raw_pixels_with_a_bank(relabel: str, raw_pixels: float) -> None:
     config = load_config(EXAMPLES / "shapes.yaml", [f"method.relabel={relabel}", "eval.probe=none"])
@@ -55,7 +55,7 @@ def test_knn_rises_past_raw_pixels_with_a_bank(relabel: str, raw_pixels: float) 
     assert scores[-1] > raw_pixels + 0.03, scores
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("relabel", ["none", "ascl"])
 def test_knn_rises_and_nothing_collapses_without_negatives(relabel: str) -> None:
     config = load_config(

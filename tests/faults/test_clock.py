@@ -21,7 +21,7 @@ from tests.sweeps import (
     write,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 HOUR = 3600
 SWEEP = GRID + "budget: {hours: 0.5}\n"

@@ -41,7 +41,7 @@ sys.meta_path.insert(0, FaultyGpu())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_failed_gpu_and_a_stopped_process_cost_one_attempt_each(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.faults.faulty_workers", str(tmp_path)]
@@ -59,7 +59,7 @@ def test_a_failed_gpu_and_a_stopped_process_cost_one_attempt_each(tmp_path: Path
     assert orphans() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_gpu_on_which_runs_keep_failing_is_held_by_an_idle_run(

@@ -26,7 +26,7 @@ from tests.sweeps import (
     write,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 BEFORE = 3  # epochs of each of the first two runs before the head is lost
 # The same command, but it observes for 5 seconds instead of 90 that the lease is not renewed.

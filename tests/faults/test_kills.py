@@ -23,7 +23,7 @@ from tests.sweeps import (
     write,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 # A run trains at most two epochs between the starts of two rounds, so ten rounds end before it.
 SWEEP = GRID.replace("epochs: 5", "epochs: 13")

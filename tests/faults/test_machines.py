@@ -32,7 +32,7 @@ from tests.sweeps import (
     write,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 LONG = GRID.replace("epochs: 5", "epochs: 12")
 LONG_TWO = TWO_WORKERS.replace("epochs: 5", "epochs: 12")

@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 from tests.faults.machines import RayNode, begin, undisturbed
 from tests.sweeps import GRID, epochs_recorded, finish, numbers, states, wait_until, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 SWEEP = (
     GRID.replace("seeds: [0, 1]", "seeds: [0]").replace("epochs: 5", "epochs: 8")

@@ -17,7 +17,7 @@ from tests.faults import gate
 from tests.faults.machines import RayNode, undisturbed
 from tests.sweeps import GRID, epochs_recorded, finish, numbers, start, states, wait_until, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 SWEEP = GRID.replace("seeds: [0, 1]", "seeds: [0]")
 # Ray notices a silent node after 5 × 13 seconds by default.

@@ -29,7 +29,7 @@ from tests.sweeps import (
 
 Numbers = dict[str, list[tuple[object, ...]]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 NOTE = "training continues, results are buffered until the store is back"
 AWAY_SECONDS = 10  # pyarrow itself retries for six seconds
 

@@ -59,7 +59,7 @@ def test_bad_input_is_refused(ask: Ask, words: list[str], part: str) -> None:
     assert said.exit_code == 2 and part in said.stderr and "Traceback" not in said.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_file_runs_and_the_report_counts_the_claims(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
