@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +31,7 @@ from ray.tune.experiment import Trial
 
 from ascl_sweep.executors.ray import compat
 from tests.paths import ROOT
+from tests.processes import on_ranks
 
 PRIVATE = re.compile(r"ray\.(.*\.)?(_[a-z]|core\.|scripts\.|train\.v2\b)")
 
@@ -190,6 +193,25 @@ def test_required_settings_win_over_the_shell_and_preferred_settings_do_not(
 )
 def test_an_error_about_a_lost_process_is_not_the_runs_own(error: Exception) -> None:
     assert compat.is_lost_worker_error(error)
+
+
+def meet_late(seconds: float) -> torch.Tensor:
+    """Meet in a collective whose limit is a second; return whether its error means a lost rank."""
+    group = torch.distributed.new_group(timeout=timedelta(seconds=1))
+    if torch.distributed.get_rank() == 1:
+        time.sleep(seconds)
+        return torch.tensor(False)
+    try:
+        torch.distributed.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        return torch.tensor(compat.is_lost_worker_error(error))
+    return torch.tensor(False)
+
+
+@pytest.mark.slow  # two processes
+def test_a_rank_that_waits_in_vain_for_a_hung_rank_is_a_lost_worker() -> None:
+    waited, hung = on_ranks(2, meet_late, 3.0)
+    assert waited and not hung
 
 
 def test_ray_trains_errors_about_unhealthy_workers_mean_a_lost_worker() -> None:
