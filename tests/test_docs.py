@@ -100,10 +100,12 @@ def recipe_titles() -> list[str]:
 
 
 @pytest.mark.parametrize("title", recipe_titles())
+@pytest.mark.slow
 def test_recipe_works(used_recipes: dict[str, str], title: str) -> None:
     assert used_recipes[title] == ""
 
 
+@pytest.mark.slow
 def test_every_extension_point_has_a_recipe(used_recipes: dict[str, str]) -> None:
     assert sorted(recipe_titles()) == sorted(used_recipes)
     text = (DOCS / "architecture.md").read_text()

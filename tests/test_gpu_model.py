@@ -90,6 +90,7 @@ def test_ranks_share_the_work_and_send_each_key_image_once() -> None:
     assert alone.gathered == alone.exchanged == alone.reduced == 0
 
 
+@pytest.mark.slow
 def test_micro_batches_trade_flops_for_memory() -> None:
     whole, parts = step("simclr"), step("simclr", micro_batches=2)
     assert parts.peak < whole.peak / 2

@@ -31,6 +31,7 @@ def pages_fetched_anew(*, keep: bool) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's")
+@pytest.mark.slow
 def test_freed_memory_is_reused_without_new_page_faults() -> None:
     # Pages may be of 4 kB or of 2 MB.
     assert pages_fetched_anew(keep=True) < pages_fetched_anew(keep=False) / 4

@@ -35,11 +35,10 @@ from tests.sweeps import (
 
 Numbers = dict[str, list[tuple[object, ...]]]
 
-pytestmark = pytest.mark.timeout(1500)
-slow = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=slow)])
+@pytest.fixture(params=["local", "ray"])
 def executor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -63,7 +62,6 @@ def check(store: Path, expected: Numbers) -> None:
     assert orphans() == []
 
 
-@slow
 def test_a_driver_killed_at_random_moments_loses_nothing(
     tmp_path: Path, undisturbed: Numbers
 ) -> None:
@@ -109,7 +107,6 @@ def test_the_first_ctrl_c_drains_and_the_command_it_prints_goes_on(
     check(store, undisturbed)
 
 
-@slow
 def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
     tmp_path: Path, undisturbed: Numbers
 ) -> None:
@@ -125,7 +122,6 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
     check(store, undisturbed)
 
 
-@slow
 def test_stop_ends_a_sweep_from_another_terminal(
     tmp_path: Path, undisturbed: Numbers, executor: str
 ) -> None:
@@ -142,7 +138,6 @@ def test_stop_ends_a_sweep_from_another_terminal(
     check(store, undisturbed)
 
 
-@slow
 def test_damaged_checkpoints_start_their_run_over_with_a_note(
     tmp_path: Path, undisturbed: Numbers
 ) -> None:
@@ -173,7 +168,6 @@ def write_imagenet(root: Path) -> None:
             Image.new("RGB", (16, 16), color).save(folder / "0.JPEG")
 
 
-@slow
 def test_a_dataset_that_was_away_is_named_and_used_when_it_is_back(tmp_path: Path) -> None:
     store, root = tmp_path / "store", tmp_path / "data"
     text = GRID.replace("name: shapes, train_size: 200", f"name: imagenet, root: {root}")
@@ -199,7 +193,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
-@slow
 def test_a_full_disk_is_named_and_with_room_again_the_sweep_ends_as_if_nothing_had_been(
     tmp_path: Path, small_disk: Path, undisturbed: Numbers
 ) -> None:
@@ -215,7 +208,6 @@ def test_a_full_disk_is_named_and_with_room_again_the_sweep_ends_as_if_nothing_h
     check(store, undisturbed)
 
 
-@slow
 def test_hopeless_runs_of_two_workers_end_early_even_if_the_dashboard_has_died(
     tmp_path: Path,
 ) -> None:

@@ -501,6 +501,7 @@ app(["submit", "sweep.yaml", "--cluster", "c.yaml", "--store", "/shared/r"])
 
 @pytest.mark.parametrize("nohup", [False, True])
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
 def test_a_closed_terminal_or_a_polite_kill_leaves_no_forward_behind(
     ask: Ask, tmp_path: Path, how: signal.Signals, nohup: bool
 ) -> None:

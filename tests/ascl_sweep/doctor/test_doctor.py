@@ -148,6 +148,7 @@ def test_builds_of_one_version_are_one_version_and_another_commit_is_another() -
     assert bad(compare_versions(found)) == ["ascl-sweep"]
 
 
+@pytest.mark.slow
 def test_every_package_is_imported_in_a_process_that_it_may_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -552,6 +552,7 @@ def test_the_epochs_of_a_real_sweep_appear_without_a_reload(
         )
 
 
+@pytest.mark.slow
 def test_requests_above_a_bound_are_closed_and_later_ones_answered(server: LiveServer) -> None:
     idle = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(30)]
     try:

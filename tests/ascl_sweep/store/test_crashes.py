@@ -144,6 +144,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_flushed(
     outlive(tmp_path_factory.mktemp("store"), batches, lives)
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_moment_loses_nothing_that_was_flushed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
