@@ -1,7 +1,7 @@
 """Processes are killed during a sweep: afterwards `run` ends with exactly the planned runs done,
 each epoch recorded once, and the results of an undisturbed sweep.
 
-Tests of the driver use every executor; the tests with Ray are slow.
+Tests of the driver use every executor.
 """
 
 import random
